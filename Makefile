@@ -1,0 +1,73 @@
+# Each target makes what it needs: `make demo` on a fresh checkout is enough.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check format bench clean interpreter
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  PYTHON=python3.12 make ...   another interpreter for $(VENV) (3.10 or later)"
+
+demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet deadlines
+	$(BIN)/laxity demo
+
+test: check ## check, then every test, with coverage of the pure rooms
+	$(BIN)/python -m pytest --cov
+
+check: $(VENV)/.dev ## formatting, lint, types, and who may import whom
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.dev ## rewrite what `check` can mend by itself
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, beside other servers
+	@mkdir -p benchmarks/results
+	$(BIN)/python -m benchmarks.overhead --json benchmarks/results/overhead.json
+
+clean: ## remove the virtual environment and everything built
+	rm -rf $(VENV) build dist .coverage htmlcov .hypothesis
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A PYTHON that was asked for by name must be the one that runs.
+interpreter:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "laxity needs Python 3.10 or later; '$(PYTHON)' was not found." >&2; \
+	  echo "Name another: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "laxity needs Python 3.10 or later; '$(PYTHON)' says: $$($(PYTHON) -V 2>&1)" >&2; \
+	  echo "Name another: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+ifneq ($(origin PYTHON),file)
+	@[ ! -x $(BIN)/python ] || \
+	  [ "$$($(PYTHON) -V)" = "$$($(BIN)/python -V)" ] || { \
+	  echo "$(VENV) has $$($(BIN)/python -V), not $$($(PYTHON) -V): run 'make clean' first." >&2; \
+	  exit 1; }
+endif
+
+$(VENV)/pyvenv.cfg: | interpreter
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml $(VENV)/pyvenv.cfg
+	@echo "Installing laxity into $(VENV); the first time this takes about a minute."
+	@$(PIP) install --quiet --editable '.[cpu]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.runtime
+	@echo "Installing the tools of development into $(VENV)."
+	@$(PIP) install --quiet --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.runtime
+	@echo "Installing the servers to compare with into $(VENV)."
+	@$(PIP) install --quiet --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,202 @@
+"""Starts, watches and ends everything that serves on a box."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+import structlog
+from ray.exceptions import RayActorError
+
+from edge_agent.cluster import Cluster
+from edge_agent.hardware import Hardware, default_devices, scheduler_cores
+from policies import make_policy
+from scheduler.address import Address
+from scheduler.config import Config, DeviceConfig
+from scheduler.daemon.actor import SchedulerActor
+from workers.actor import DeviceWorker
+from workers.profiling import Effort
+from workers.runtimes.base import DeviceSpec
+
+_LOOK_S = 0.1
+"""How often progress is looked at while devices get ready; nothing else waits for it."""
+
+log = structlog.get_logger()
+
+
+class AgentError(Exception):
+    """The agent can't serve; the message says what to change."""
+
+
+class Agent:
+    """The scheduler and workers of a box, on a Ray cluster of their own.
+
+    Args:
+        config: The box's configuration.
+        config_file: Where it came from, to be watched for changes; None if nowhere.
+        hardware: What the box has.
+
+    Raises:
+        AgentError: Another agent is there, or the configuration can't work on this box.
+    """
+
+    def __init__(self, config: Config, config_file: Path | None, hardware: Hardware) -> None:
+        """Starts Ray and the actors; the doors are open when it returns."""
+        self.config = config
+        self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
+        _check(config, self.devices, hardware)
+        config.state_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(config.state_dir)
+        self._run_dir = Path(tempfile.mkdtemp(prefix="laxity-run-"))
+        self._cluster = Cluster(len(hardware.cpu.usable))
+        try:
+            self._start(config_file, scheduler_cores(hardware))
+        except BaseException:
+            self._clean_up()
+            raise
+
+    def _start(self, config_file: Path | None, cores: tuple[int, ...]) -> None:
+        links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in self.devices}
+        owned = {core for device in self.devices for core in device.cores}
+        spare = tuple(core for core in cores if core not in owned)
+        self.workers = {
+            device.id: DeviceWorker.options(name=f"worker {device.id}").remote(
+                DeviceSpec(
+                    device.id, device.kind, device.cores, device.runtimes, dict(device.options)
+                ),
+                self.config.models,
+                self.config.state_dir,
+                links[device.id],
+                self.config.profile.max_batch,
+                Effort(),
+            )
+            for device in self.devices
+        }
+        self.scheduler = SchedulerActor.options(name="scheduler").remote(
+            self.config, config_file, links, spare
+        )
+        try:
+            self.addresses: list[str] = ray.get(self.scheduler.addresses.remote())
+        except RayActorError as error:
+            raise AgentError(_cause(error)) from None
+
+    def status(self) -> dict[str, Any]:
+        """What the scheduler says of itself and its targets."""
+        answer: dict[str, Any] = ray.get(self.scheduler.status.remote())
+        return answer
+
+    def failures(self) -> dict[str, str]:
+        """The devices whose workers can't be had at all, with the reason."""
+        failed = {}
+        for device_id, worker in self.workers.items():
+            ready, _ = ray.wait([worker.describe.remote()], timeout=0)
+            if ready:
+                try:
+                    ray.get(ready)
+                except RayActorError as error:
+                    failed[device_id] = _cause(error)
+        return failed
+
+    def wait_ready(
+        self, progress: Callable[[list[dict[str, Any]]], None], stop: Callable[[], bool]
+    ) -> dict[str, str]:
+        """Waits until every device is ready or failed; the failed ones with the reason.
+
+        Args:
+            progress: Told the targets of `status`, again and again.
+            stop: Whether to wait no longer.
+
+        Raises:
+            AgentError: No device is left.
+        """
+        while True:
+            failed = self.failures()
+            if len(failed) == len(self.devices):
+                reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
+                raise AgentError(f"no device can be used: {reasons}")
+            targets = self.status()["targets"]
+            progress(targets)
+            waiting = [
+                t for t in targets if t["progress"]["text"] != "ready" and t["id"] not in failed
+            ]
+            if not waiting or stop():
+                return failed
+            time.sleep(_LOOK_S)
+
+    def drain(self) -> int:
+        """Admits nothing more, and waits `drain_s` at most for what is held; how many were cut."""
+        left: int = ray.get(self.scheduler.drain.remote(self.config.drain_s))
+        return left
+
+    def stop(self) -> None:
+        """Ends every process, at once."""
+        for actor in (self.scheduler, *self.workers.values()):
+            with contextlib.suppress(RayActorError):
+                ray.kill(actor, no_restart=True)
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        self._cluster.stop()
+        shutil.rmtree(self._run_dir, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware) -> None:
+    try:
+        make_policy(config.policy.name, **config.policy.options)
+    except ValueError as error:
+        raise AgentError(str(error)) from None
+    if not config.models.is_dir():
+        raise AgentError(
+            f"the model repository {config.models} is not a folder; name one under 'models' "
+            "in the configuration"
+        )
+    usable = set(hardware.cpu.usable)
+    for device in devices:
+        if missing := set(device.cores) - usable:
+            raise AgentError(
+                f"device {device.id} wants cores {sorted(missing)}; this process may use "
+                f"{sorted(usable)}"
+            )
+    for address in config.listen.native:
+        _check_free(address)
+
+
+def _check_free(address: Address) -> None:
+    if address.path is None:
+        return
+    Path(address.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(address.path)
+        except OSError:
+            return
+    raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
+
+
+def _locked(state_dir: Path) -> int:
+    """Holds the state folder, so that no two agents write the same profiles."""
+    lock = os.open(state_dir / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise AgentError(
+            f"another agent uses {state_dir}; stop it, or set another state_dir"
+        ) from None
+    return lock
+
+
+def _cause(error: RayActorError) -> str:
+    """The one line of Ray's report that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rpartition("Error: ")[2] if lines else type(error).__name__

@@ -1,0 +1,205 @@
+"""What a box has: its processors, found by reading and never by configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_agent.accelerators import Accelerator, Found, nvidia_gpus, openvino_devices
+from edge_agent.processors import Cpu, memory_bytes, probe_cpu
+from scheduler.config import DeviceConfig
+
+_COMPUTE_CAPABILITY = {
+    "tegra210": "5.3",
+    "tegra186": "6.2",
+    "tegra194": "7.2",
+    "tegra234": "8.7",
+    "tegra264": "11.0",
+}
+"""Of each Tegra's GPU; from NVIDIA's table at https://developer.nvidia.com/cuda-gpus."""
+
+
+@dataclass(frozen=True)
+class Tegra:
+    """An NVIDIA system on a chip, as on Jetson boards.
+
+    Attributes:
+        board: The board's name.
+        chip: The chip, e.g. `tegra234`.
+        l4t: The release of Jetson Linux, e.g. `36.4.3`; None on another system.
+    """
+
+    board: str
+    chip: str
+    l4t: str | None
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a box has, as far as this process may use it.
+
+    Attributes:
+        cpu: The processor and the cores of it that this process may use.
+        memory_bytes: Main memory.
+        accelerators: GPUs and NPUs.
+        tegra: The system on a chip, on boards with one of NVIDIA's.
+        notes: What could not be found out, and why.
+    """
+
+    cpu: Cpu
+    memory_bytes: int
+    accelerators: tuple[Accelerator, ...] = ()
+    tegra: Tegra | None = None
+    notes: tuple[str, ...] = ()
+
+
+def probe(
+    root: Path = Path("/"),
+    *,
+    openvino: Callable[[], Found] = openvino_devices,
+    nvidia: Callable[[], Found] = nvidia_gpus,
+) -> Hardware:
+    """Finds out what this box has.
+
+    The formats of the files are those of proc(5), the kernel's cputopology.rst and cgroup-v2.rst,
+    the Devicetree Specification 0.4 (section 2.3: `model` and `compatible` are NUL-terminated
+    strings) with the kernel's bindings/arm/tegra.yaml, and NVIDIA's Jetson Linux Developer Guide
+    (`/etc/nv_tegra_release`).
+
+    Args:
+        root: Where the file system to read begins.
+        openvino: Lists the accelerators that OpenVINO reaches.
+        nvidia: Lists the GPUs that NVIDIA's driver reports.
+    """
+    tegra = probe_tegra(root)
+    intel, found = openvino(), nvidia()
+    gpus = found.accelerators
+    if tegra is not None and not gpus:
+        gpus = (_tegra_gpu(tegra),)
+    return Hardware(
+        cpu=probe_cpu(root),
+        memory_bytes=memory_bytes(root),
+        accelerators=(*intel.accelerators, *gpus),
+        tegra=tegra,
+        notes=(*intel.notes, *found.notes),
+    )
+
+
+def probe_tegra(root: Path) -> Tegra | None:
+    """Reads the device tree for one of NVIDIA's systems on a chip; None where there is none."""
+    tree = root / "proc/device-tree"
+    try:
+        compatible = (tree / "compatible").read_bytes().decode("ascii").split("\0")
+        board = (tree / "model").read_bytes().decode("ascii").rstrip("\0")
+    except FileNotFoundError:
+        return None
+    chips = [name for name in compatible if name.startswith("nvidia,tegra")]
+    if not chips:
+        return None
+    return Tegra(board=board, chip=chips[0].removeprefix("nvidia,"), l4t=_l4t_release(root))
+
+
+def _l4t_release(root: Path) -> str | None:
+    try:
+        first = (root / "etc/nv_tegra_release").read_text("utf-8").splitlines()[0]
+    except (FileNotFoundError, IndexError):
+        return None
+    # "# R36 (release), REVISION: 4.3, GCID: ..., BOARD: generic, EABI: aarch64, DATE: ..."
+    major, _, rest = first.removeprefix("# R").partition(" ")
+    revision = rest.partition("REVISION: ")[2].partition(",")[0]
+    return f"{major}.{revision}"
+
+
+def _tegra_gpu(tegra: Tegra) -> Accelerator:
+    return Accelerator(
+        kind="gpu",
+        vendor="nvidia",
+        name=f"{tegra.chip} integrated GPU",
+        compute_capability=_COMPUTE_CAPABILITY.get(tegra.chip),
+    )
+
+
+def scheduler_cores(hardware: Hardware) -> tuple[int, ...]:
+    """The CPU cores that belong to the scheduler: all threads of the first physical core.
+
+    The scheduler's own latency is part of every request's, on every device. A core of its own
+    keeps an inference on the CPU from delaying work for all the others. A box whose only physical
+    core has two threads gives one of them; a box with a single one has nothing to give.
+    """
+    groups = hardware.cpu.cores
+    if len(groups) > 1:
+        return groups[0]
+    return groups[0][:1] if len(groups[0]) > 1 else ()
+
+
+def default_devices(hardware: Hardware) -> tuple[DeviceConfig, ...]:
+    """The devices of a box that configures none.
+
+    One `cpu:0`, on every core but the scheduler's (see `scheduler_cores`), and the GPUs and NPUs
+    that an installed runtime computes on: OpenVINO's.
+    """
+    reserved = scheduler_cores(hardware)
+    cores = tuple(core for core in hardware.cpu.usable if core not in reserved)
+    accelerators = tuple(
+        DeviceConfig(id=found.device_id, runtimes=("openvino",))
+        for found in hardware.accelerators
+        if found.device_id is not None
+    )
+    return (DeviceConfig(id="cpu:0", cores=cores), *accelerators)
+
+
+def describe(hardware: Hardware) -> list[str]:
+    """The hardware in lines for people."""
+    cpu = hardware.cpu
+    quota = f", limited to the time of {cpu.quota_cores:g}" if cpu.quota_cores else ""
+    lines = [
+        f"CPU     {cpu.model} ({cpu.architecture})",
+        f"        {_count(len(cpu.cores), 'core')}, {_count(len(cpu.usable), 'thread')} usable: "
+        f"{_ranges(cpu.usable)}{quota}",
+        f"        {' '.join(cpu.isa) or 'no instruction set extension of interest'}",
+        f"Memory  {_gib(hardware.memory_bytes)}",
+    ]
+    if hardware.tegra is not None:
+        release = hardware.tegra.l4t or "unknown"
+        lines.append(f"Board   {hardware.tegra.board} ({hardware.tegra.chip}, L4T {release})")
+    lines += [_describe_accelerator(found) for found in hardware.accelerators]
+    lines += [f"Note    {note}" for note in hardware.notes]
+    return lines
+
+
+def to_dict(hardware: Hardware) -> dict[str, Any]:
+    """The hardware as plain values, for JSON."""
+    return asdict(hardware)
+
+
+def _describe_accelerator(found: Accelerator) -> str:
+    facts = []
+    if found.memory_bytes is not None:
+        facts.append(_gib(found.memory_bytes))
+    if found.compute_capability is not None:
+        facts.append(f"compute capability {found.compute_capability}")
+    if found.driver is not None:
+        facts.append(f"driver {found.driver}")
+    facts.append(found.device_id or "not used: its runtime comes with the extra laxity[gpu]")
+    return f"{found.kind.upper()}     {found.name}: {', '.join(facts)}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _ranges(cores: Sequence[int]) -> str:
+    """Core numbers as the kernel writes them: `0-3,8`."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][-1] + 1:
+            parts[-1].append(core)
+        else:
+            parts.append([core])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)

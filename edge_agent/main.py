@@ -1,0 +1,154 @@
+"""`edge_agent`: the command that makes a box serve."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from edge_agent.hardware import Hardware, describe, probe, to_dict
+from edge_agent.ray_settings import set_ray_environment
+from scheduler.config import Config, ConfigError, load_config
+
+_EXAMPLES = """
+Examples:
+
+  edge_agent                          serve ./models on what this box has
+
+  edge_agent --config edge.yaml       as the file says; see configs/edge.yaml
+
+  edge_agent --probe                  say what this box has, and stop
+"""
+
+app = typer.Typer(add_completion=False)
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@app.command(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+def serve(
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file; `laxity config schema` documents it.")
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="Model repository, instead of the configuration's.")
+    ] = None,
+    probe_only: Annotated[
+        bool, typer.Option("--probe", help="Say what this box has, and stop.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --probe: as JSON.")] = False,
+) -> None:
+    """Serve inference with deadlines on this box until SIGTERM or Ctrl-C.
+
+    The first signal drains: nothing new is admitted, what was accepted finishes or expires
+    within `drain_s`, and the exit status is 0. The second ends at once, with status 1.
+    """
+    hardware = probe()
+    if probe_only:
+        print(json.dumps(to_dict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
+        return
+    try:
+        settings = load_config(config)
+    except ConfigError as error:
+        console.print(f"[red]{error}[/red]")
+        raise typer.Exit(2) from None
+    if models is not None:
+        settings = settings.model_copy(update={"models": models.absolute()})
+    raise typer.Exit(_run(settings, config, hardware))
+
+
+def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
+    set_ray_environment(config.state_dir)
+    from edge_agent.agent import Agent, AgentError  # imports Ray, which reads its environment then
+
+    for line in describe(hardware):
+        console.print(line)
+    stop, at_once = threading.Event(), threading.Event()
+    try:
+        agent = Agent(config, config_file and config_file.absolute(), hardware)
+    except AgentError as error:
+        console.print(f"[red]{error}[/red]")
+        return 1
+    _on_signals(stop, at_once)
+    try:
+        for address in agent.addresses:
+            console.print(f"Listening on {address}")
+        failed = _show_progress(agent, stop)
+        for device, reason in failed.items():
+            console.print(f"[red]{device} is not used: {reason}[/red]")
+        if not stop.is_set():
+            console.print("[green]Ready.[/green] Stop with SIGTERM or Ctrl-C.")
+        stop.wait()
+        return _drain(agent, at_once)
+    except AgentError as error:
+        console.print(f"[red]{error}[/red]")
+        return 1
+    finally:
+        agent.stop()
+
+
+def _on_signals(stop: threading.Event, at_once: threading.Event) -> None:
+    def handle(_number: int, _frame: Any) -> None:
+        (at_once if stop.is_set() else stop).set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+
+
+def _show_progress(agent: Any, stop: threading.Event) -> dict[str, str]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[text]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(targets: list[dict[str, Any]]) -> None:
+            for target in targets:
+                step = target["progress"]
+                if target["id"] not in tasks:
+                    tasks[target["id"]] = bars.add_task(target["id"], text="")
+                bars.update(
+                    tasks[target["id"]],
+                    completed=step["done"],
+                    total=step["total"] or None,
+                    text=step["text"],
+                )
+
+        return agent.wait_ready(show, stop.is_set)  # type: ignore[no-any-return]
+
+
+def _drain(agent: Any, at_once: threading.Event) -> int:
+    """Lets accepted requests finish; 0 unless a second signal cut that short."""
+    console.print("Draining; a second signal ends at once.")
+    drained = threading.Event()
+
+    def work() -> None:
+        try:
+            left = agent.drain()
+            if left:
+                console.print(f"{left} requests were cancelled at the end of the drain.")
+            drained.set()
+        finally:
+            at_once.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    at_once.wait()
+    return 0 if drained.is_set() else 1
+
+
+def main() -> None:
+    """The entry point of the command."""
+    sys.exit(app())
+
+
+if __name__ == "__main__":
+    main()

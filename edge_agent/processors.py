@@ -1,0 +1,171 @@
+"""The CPU and the memory of a box, as the kernel's files tell them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_ISA_OF_INTEREST = (
+    *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16"),
+    *("neon", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
+)
+"""What decides how fast a CPU multiplies matrices, in the kernel's names, x86 before Arm."""
+
+_ARM_PARTS = {
+    ("0x41", "0xd03"): "Arm Cortex-A53",
+    ("0x41", "0xd05"): "Arm Cortex-A55",
+    ("0x41", "0xd07"): "Arm Cortex-A57",
+    ("0x41", "0xd08"): "Arm Cortex-A72",
+    ("0x41", "0xd0b"): "Arm Cortex-A76",
+    ("0x41", "0xd0c"): "Arm Neoverse-N1",
+    ("0x41", "0xd40"): "Arm Neoverse-V1",
+    ("0x41", "0xd41"): "Arm Cortex-A78",
+    ("0x41", "0xd42"): "Arm Cortex-A78AE",
+    ("0x41", "0xd49"): "Arm Neoverse-N2",
+    ("0x41", "0xd4f"): "Arm Neoverse-V2",
+    ("0x41", "0xd83"): "Arm Neoverse-V3AE",
+    ("0x4e", "0x004"): "NVIDIA Carmel",
+}
+"""(implementer, part) to name; Arm cores don't tell theirs. From Arm's MIDR_EL1 registers."""
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The processor, as far as this process may use it.
+
+    Attributes:
+        model: Its name.
+        architecture: `x86_64` or `aarch64`.
+        cores: For each physical core its usable threads, as the kernel's CPU numbers.
+        quota_cores: How many CPUs' time the control group may take; None without a limit.
+        isa: Instruction set extensions that matter to inference, in the kernel's names.
+    """
+
+    model: str
+    architecture: str
+    cores: tuple[tuple[int, ...], ...]
+    quota_cores: float | None
+    isa: tuple[str, ...]
+
+    @property
+    def usable(self) -> tuple[int, ...]:
+        """The kernel's numbers of all usable CPUs, in order."""
+        return tuple(sorted(thread for core in self.cores for thread in core))
+
+
+def probe_cpu(root: Path) -> Cpu:
+    """Reads what the CPU is, and which of it the affinity mask and the control group allow.
+
+    Where the control group allows fewer CPUs' time than the affinity mask has CPUs, only as many
+    are used: more threads than time would be throttled together, in the middle of a batch.
+    """
+    info = _cpuinfo(root)
+    quota = _quota_cores(root)
+    allowed = _allowed_cpus(root)
+    cores = _physical_cores(root, allowed)
+    if quota is not None and quota < len(allowed):
+        cores = _first_threads(cores, max(1, math.floor(quota)))
+    flags = set((info.get("flags") or info.get("Features") or "").split())
+    return Cpu(
+        model=_model_name(info),
+        architecture="x86_64" if "vendor_id" in info else "aarch64",
+        cores=cores,
+        quota_cores=quota,
+        isa=tuple(name for name in _ISA_OF_INTEREST if name in flags),
+    )
+
+
+def memory_bytes(root: Path) -> int:
+    """The box's main memory, in bytes."""
+    for line in (root / "proc/meminfo").read_text("ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemTotal":
+            return int(value.split()[0]) * 1024
+    raise ValueError(f"{root / 'proc/meminfo'} has no line MemTotal")
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """The first processor's lines of `/proc/cpuinfo`."""
+    text = (root / "proc/cpuinfo").read_text("utf-8")
+    pairs = (line.partition(":") for line in text.strip().split("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _model_name(info: dict[str, str]) -> str:
+    if "model name" in info:
+        return info["model name"]
+    implementer, part = info.get("CPU implementer", "?"), info.get("CPU part", "?")
+    unknown = f"Arm CPU (implementer {implementer}, part {part})"
+    return _ARM_PARTS.get((implementer, part), unknown)
+
+
+def _allowed_cpus(root: Path) -> list[int]:
+    for line in (root / "proc/self/status").read_text("utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            return _cpu_list(value.strip())
+    raise ValueError(f"{root / 'proc/self/status'} has no line Cpus_allowed_list")
+
+
+def _cpu_list(text: str) -> list[int]:
+    """Reads the kernel's list format, e.g. `0-3,8`."""
+    cpus: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def _physical_cores(root: Path, allowed: list[int]) -> tuple[tuple[int, ...], ...]:
+    """Groups the allowed CPUs by the physical core that they are threads of."""
+    groups: dict[str, list[int]] = {}
+    for cpu in allowed:
+        siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        # Some containers hide the topology: each CPU then counts as a core.
+        key = siblings.read_text("ascii").strip() if siblings.exists() else str(cpu)
+        groups.setdefault(key, []).append(cpu)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def _first_threads(cores: tuple[tuple[int, ...], ...], count: int) -> tuple[tuple[int, ...], ...]:
+    """As many threads as asked for, on as many physical cores as possible."""
+    rounds = range(max(len(core) for core in cores))
+    order = [core[turn] for turn in rounds for core in cores if turn < len(core)]
+    chosen = set(order[:count])
+    kept = (tuple(thread for thread in core if thread in chosen) for core in cores)
+    return tuple(core for core in kept if core)
+
+
+def _quota_cores(root: Path) -> float | None:
+    """The tightest CPU limit of this process's control group and of those around it."""
+    quotas = [quota for folder in _cpu_cgroups(root) if (quota := _quota_in(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _cpu_cgroups(root: Path) -> Iterator[Path]:
+    """This process's control group and those around it, for version 2 and version 1."""
+    membership = root / "proc/self/cgroup"
+    if not membership.exists():
+        return
+    for line in membership.read_text("utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        folder = mount / path.lstrip("/")
+        yield folder
+        yield from (parent for parent in folder.parents if parent.is_relative_to(mount))
+
+
+def _quota_in(folder: Path) -> float | None:
+    if (folder / "cpu.max").exists():
+        quota, period = (folder / "cpu.max").read_text("ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    if (folder / "cpu.cfs_quota_us").exists():
+        microseconds = int((folder / "cpu.cfs_quota_us").read_text("ascii"))
+        period_us = int((folder / "cpu.cfs_period_us").read_text("ascii"))
+        return None if microseconds < 0 else microseconds / period_us
+    return None

@@ -1,0 +1,32 @@
+"""What Ray reads from the environment when it is imported; so this comes before any import of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+
+def set_ray_environment(state_dir: Path) -> None:
+    """Turns Ray's token authentication on, with a token of the box's own, and its telemetry off.
+
+    A token that the environment names already, to join others' cluster, is kept.
+
+    Args:
+        state_dir: Where the token is kept; made if need be.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(state_dir))
+
+
+def _token_file(state_dir: Path) -> Path:
+    state_dir.mkdir(parents=True, exist_ok=True)
+    path = state_dir / "ray_token"
+    if not path.exists():
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.touch(0o600)
+        fresh.write_text(secrets.token_hex(32))
+        fresh.replace(path)
+    return path

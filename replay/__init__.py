@@ -1,0 +1,1 @@
+"""Workloads, the simulator and the live load generator."""

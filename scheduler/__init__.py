@@ -1,0 +1,66 @@
+"""The scheduler of a box, and the Python API to it.
+
+Names are imported when they are first used: `scheduler.core` stays free of everything else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import CancelledError
+
+    from scheduler.async_client import AsyncClient
+    from scheduler.client import Client
+    from scheduler.errors import (
+        DeadlineExpired,
+        DeadlineInfeasible,
+        ExecutionFailed,
+        InvalidInput,
+        LaxityError,
+        ModelNotFound,
+        Overloaded,
+        ProtocolError,
+        RequestEnded,
+        Unauthorized,
+        Unavailable,
+    )
+    from scheduler.result import Result, Timing
+
+__all__ = [
+    "AsyncClient",
+    "CancelledError",
+    "Client",
+    "DeadlineExpired",
+    "DeadlineInfeasible",
+    "ExecutionFailed",
+    "InvalidInput",
+    "LaxityError",
+    "ModelNotFound",
+    "Overloaded",
+    "ProtocolError",
+    "RequestEnded",
+    "Result",
+    "Timing",
+    "Unauthorized",
+    "Unavailable",
+]
+
+_HOMES = {
+    "AsyncClient": "scheduler.async_client",
+    "CancelledError": "concurrent.futures",
+    "Client": "scheduler.client",
+    "Result": "scheduler.result",
+    "Timing": "scheduler.result",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'scheduler' has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "scheduler.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,148 @@
+"""Where a scheduler is reached: parsing and defaults of `unix://`, `tcp://` and `tls://` URLs."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+from urllib.parse import SplitResult, urlsplit
+
+from scheduler.errors import LaxityError
+
+Scheme = Literal["unix", "tcp", "tls"]
+
+SYSTEM_SOCKET = Path("/run/laxity/laxity.sock")
+ACCEPTED = "unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"
+
+# sockaddr_un.sun_path has 108 bytes on Linux, one of them for the closing NUL; see unix(7).
+_LONGEST_SOCKET_PATH = 107
+
+
+class AddressError(LaxityError, ValueError):
+    """A URL doesn't name a place where a scheduler can be."""
+
+    code = "invalid_address"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a scheduler listens, or is reached.
+
+    Attributes:
+        scheme: `unix`, `tcp`, or `tls` (TCP with TLS).
+        path: The socket's absolute path; None unless the scheme is `unix`.
+        host: A name or an IP address, without brackets; None for `unix`.
+        port: 0 to 65535; None for `unix`. Port 0 lets a listener take any free one.
+    """
+
+    scheme: Scheme
+    path: str | None = None
+    host: str | None = None
+    port: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing but this machine can reach it: a unix socket or a loopback address."""
+        if self.scheme == "unix" or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host or "").is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        if self.scheme == "unix":
+            return f"unix://{self.path}"
+        host = f"[{self.host}]" if ":" in (self.host or "") else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def parse_address(url: str) -> Address:
+    """Reads the URL of a scheduler.
+
+    Args:
+        url: `unix:///PATH`, `tcp://HOST:PORT` or `tls://HOST:PORT`; an IPv6 host in brackets.
+
+    Raises:
+        AddressError: The URL is none of these; the message says what would be one.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise AddressError(f"{url!r} is not an address; {_guess(url)}")
+    if scheme == "unix":
+        return _parse_unix(url)
+    if scheme in ("tcp", "tls"):
+        return _parse_network(url, cast(Scheme, scheme))
+    raise AddressError(f"{url!r} has the unknown scheme {scheme!r}; accepted is {ACCEPTED}")
+
+
+def default_socket() -> Address:
+    """The unix socket on which a daemon of this user listens unless told otherwise.
+
+    That is `$XDG_RUNTIME_DIR/laxity/laxity.sock`; without that variable
+    `/run/laxity/laxity.sock` for root and `~/.laxity/run/laxity.sock` for others.
+    """
+    runtime_dir = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime_dir:
+        return Address("unix", path=str(Path(runtime_dir) / "laxity" / "laxity.sock"))
+    if os.geteuid() == 0:
+        return Address("unix", path=str(SYSTEM_SOCKET))
+    return Address("unix", path=str(Path.home() / ".laxity" / "run" / "laxity.sock"))
+
+
+def default_url() -> str:
+    """The URL that a client uses unless told otherwise.
+
+    `LAXITY_URL` if it is set; else the socket of this user's daemon, or, where only the system's
+    daemon has one, that of the system's.
+    """
+    url = os.environ.get("LAXITY_URL")
+    if url:
+        return url
+    own = default_socket()
+    if not Path(str(own.path)).exists() and SYSTEM_SOCKET.exists():
+        return f"unix://{SYSTEM_SOCKET}"
+    return str(own)
+
+
+def _guess(url: str) -> str:
+    """What somebody who wrote no scheme may have meant."""
+    if url.startswith("/"):
+        return f"did you mean 'unix://{url}'?"
+    host, _, port = url.rpartition(":")
+    if host and port.isdecimal():
+        return f"did you mean 'tcp://{url}'?"
+    return f"accepted is {ACCEPTED}"
+
+
+def _parse_unix(url: str) -> Address:
+    path = url[len("unix://") :]
+    if not path.startswith("/") or path.endswith("/"):
+        raise AddressError(f"{url!r} needs the absolute path of a socket: unix:///PATH")
+    size = len(os.fsencode(path))
+    if size > _LONGEST_SOCKET_PATH:
+        raise AddressError(
+            f"the path in {url!r} has {size} bytes; a unix socket's may have {_LONGEST_SOCKET_PATH}"
+        )
+    return Address("unix", path=path)
+
+
+def _parse_network(url: str, scheme: Scheme) -> Address:
+    form = f"{scheme}://HOST:PORT"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"{url!r} is not of the form {form}: {error}") from None
+    if not parts.hostname or port is None:
+        missing = "a port" if parts.hostname else "a host"
+        raise AddressError(f"{url!r} lacks {missing}: {form}")
+    if _has_more(parts):
+        raise AddressError(f"{url!r} holds more than a host and a port: {form}")
+    return Address(scheme, host=parts.hostname, port=port)
+
+
+def _has_more(parts: SplitResult) -> bool:
+    return bool(parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc)

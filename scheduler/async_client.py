@@ -1,0 +1,201 @@
+"""The Python API for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from scheduler.address import default_url
+from scheduler.call import (
+    DEFAULT_PRIORITY,
+    checked_concurrency,
+    infer_call,
+    only_input,
+    question_call,
+)
+from scheduler.exchange import Exchange
+from scheduler.result import Result
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 10.0
+CONCURRENCY = 64
+
+
+class AsyncFuture(asyncio.Future[Any]):
+    """What `AsyncClient.submit` returns; cancelling it cancels the request on the box."""
+
+    def __init__(self, exchange: Exchange, call_id: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Belongs to one call of one exchange."""
+        super().__init__(loop=loop)
+        self._exchange = exchange
+        self._call_id = call_id
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancels the request; False when it has already ended."""
+        if not super().cancel(msg):
+            return False
+        self._exchange.cancel(self._call_id)
+        return True
+
+
+class AsyncClient:
+    """A connection to a laxity daemon, for use in one event loop.
+
+    It connects on entering `async with`, or with the first request; a lost connection is
+    opened again and what was in flight is sent again while its budget remains.
+
+    Input arrays are not copied: do not change one before its result is there.
+    """
+
+    def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
+        """Does not connect yet.
+
+        Args:
+            url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
+                `LAXITY_URL`, or the local box. `LAXITY_CA` names the CA file for `tls`.
+            token: The daemon's token; the default is `LAXITY_TOKEN`.
+
+        Raises:
+            AddressError: The URL is none of these.
+        """
+        self.url = url or default_url()
+        self._token = token or os.environ.get("LAXITY_TOKEN")
+        self._ids = count(1)
+        self._exchange: Exchange | None = None
+        self._input_names: dict[str, str] = {}
+
+    async def __aenter__(self) -> AsyncClient:
+        """Connects within 5 seconds."""
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes."""
+        await self.close()
+
+    def exchange(self) -> Exchange:
+        """What carries the calls; bound to the running loop by the first use.
+
+        Raises:
+            RuntimeError: The client is closed.
+        """
+        if self._exchange is None:
+            self._exchange = Exchange(asyncio.get_running_loop(), self.url, self._token)
+        if self._exchange.closed:
+            raise RuntimeError("the client is closed")
+        return self._exchange
+
+    async def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Keeps trying to connect for `timeout_s`.
+
+        Raises:
+            Unavailable: No daemon answered there.
+            Unauthorized: The token is missing or wrong.
+            ProtocolError: It speaks another version, or it is no laxity daemon.
+        """
+        await self.exchange().connect(timeout_s)
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+    ) -> asyncio.Future[Result]:
+        """Sends a request; the deadline counts from this call.
+
+        Args and errors are those of `scheduler.Client.submit`.
+        """
+        exchange = self.exchange()
+        call_id = next(self._ids)
+        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
+        exchange.start(
+            infer_call(
+                call_id, future, model, inputs, deadline_ms, variant, priority, weight, accept_late
+            )
+        )
+        return future
+
+    async def infer(
+        self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
+    ) -> Result:
+        """Sends a request and waits for its result; options are those of `submit`."""
+        return await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+
+    async def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool = False,
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        """Results of many frames, in order; see `scheduler.Client.map`."""
+        checked_concurrency(concurrency)
+        window: deque[asyncio.Future[Result]] = deque()
+        todo = iter(frames)
+        try:
+            while True:
+                while len(window) < concurrency:
+                    try:
+                        frame = next(todo)
+                    except StopIteration:
+                        break
+                    inputs = frame
+                    if not isinstance(frame, Mapping):
+                        inputs = {await self._input_name(model): frame}
+                    window.append(self.submit(model, inputs, deadline_ms=deadline_ms, **options))
+                if not window:
+                    return
+                try:
+                    yield await window.popleft()
+                except Exception as error:
+                    if not return_exceptions:
+                        raise
+                    yield error
+        finally:
+            for future in window:
+                future.cancel()
+
+    async def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """The models of the box, by name; docs/protocol.md has their fields."""
+        models: dict[str, Any] = await self._ask("models", timeout_s)
+        return models
+
+    async def status(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """How the box is."""
+        status: dict[str, Any] = await self._ask("status", timeout_s)
+        return status
+
+    async def close(self) -> None:
+        """Cancels what is in flight and closes the connection."""
+        if self._exchange is not None:
+            self._exchange.close()
+
+    async def _ask(self, kind: str, timeout_s: float) -> Any:
+        exchange = self.exchange()
+        call_id = next(self._ids)
+        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
+        exchange.start(question_call(call_id, future, kind, timeout_s))
+        return await future
+
+    async def _input_name(self, model: str) -> str:
+        if model not in self._input_names:
+            self._input_names[model] = only_input(model, await self.models())
+        return self._input_names[model]

@@ -1,0 +1,233 @@
+"""One request as the client holds it while it is in flight, and what a caller may ask for."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from scheduler import wire
+from scheduler.errors import InvalidInput, ModelNotFound
+
+if TYPE_CHECKING:
+    from scheduler.connection import Connection
+
+MAX_DEADLINE_MS = 24 * 3600 * 1000
+DEFAULT_PRIORITY = 3
+LOWEST_PRIORITY = 7
+_INTEGER = (int, np.integer)
+_NUMBER = (int, float, np.integer, np.floating)
+
+
+class Future(Protocol):
+    """What asyncio's and concurrent.futures' futures have in common."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Ends it well."""
+
+    def set_exception(self, exception: Any, /) -> None:
+        """Ends it with an error."""
+
+    def done(self) -> bool:
+        """True once it has ended."""
+
+    def cancel(self) -> bool:
+        """Ends it as cancelled."""
+
+
+class Call:
+    """A message that wants an answer, and what is known of its way so far.
+
+    Attributes:
+        id: The message's id.
+        future: Where the answer goes.
+        header: The message; an infer's budget is put in when it is written.
+        is_infer: True for an inference, False for a question about the box.
+        buffers: The message's body.
+        body_bytes: Its size.
+        submitted_ns: When the caller asked, on this process's monotonic clock.
+        deadline_ns: When the answer must be here, on the same clock.
+        accept_late: True when the caller wants the answer after the deadline too.
+        connection: The connection it was written to; None while it waits for one.
+        sent_ns: When it was last written; 0 when never.
+        sends: How often it was written.
+    """
+
+    __slots__ = (
+        "accept_late",
+        "body_bytes",
+        "buffers",
+        "connection",
+        "deadline_ns",
+        "future",
+        "header",
+        "id",
+        "is_infer",
+        "sends",
+        "sent_ns",
+        "submitted_ns",
+    )
+
+    def __init__(
+        self,
+        call_id: int,
+        future: Future,
+        header: wire.Header,
+        buffers: list[Any],
+        submitted_ns: int,
+        deadline_ns: int,
+        accept_late: bool,
+    ) -> None:
+        """Not yet written anywhere."""
+        self.id = call_id
+        self.future = future
+        self.header = header
+        self.is_infer = header["t"] == "infer"
+        self.buffers = buffers
+        self.body_bytes = sum(map(len, buffers))
+        self.submitted_ns = submitted_ns
+        self.deadline_ns = deadline_ns
+        self.accept_late = accept_late
+        self.connection: Connection | None = None
+        self.sent_ns = 0
+        self.sends = 0
+
+
+def question_call(call_id: int, future: Future, kind: str, timeout_s: float) -> Call:
+    """A `models` or `status` message.
+
+    Raises:
+        InvalidInput: The timeout is not a number of seconds.
+    """
+    budget_ns = int(checked_deadline_ms(timeout_s * 1000, "timeout_s in milliseconds") * 1e6)
+    now_ns = time.monotonic_ns()
+    header = {"t": kind, "id": call_id}
+    return Call(call_id, future, header, [], now_ns, now_ns + budget_ns, False)
+
+
+def infer_call(
+    call_id: int,
+    future: Future,
+    model: str,
+    inputs: Mapping[str, Any],
+    deadline_ms: float,
+    variant: str | None,
+    priority: int,
+    weight: float,
+    accept_late: bool,
+) -> Call:
+    """An `infer` message; its deadline is fixed now.
+
+    Raises:
+        InvalidInput: An argument is not what it should be; the message says what is.
+    """
+    now_ns = time.monotonic_ns()
+    deadline_ns = now_ns + int(checked_deadline_ms(deadline_ms) * 1e6)
+    if not isinstance(model, str) or not model:
+        raise InvalidInput(f"model is the name of a model, not {model!r}")
+    specs, buffers = wire.pack_tensors(_checked_arrays(inputs))
+    header: wire.Header = {"t": "infer", "id": call_id, "model": model, "in": specs}
+    if variant is not None:
+        if not isinstance(variant, str) or not variant:
+            raise InvalidInput(f"variant is the name of a variant of the model, not {variant!r}")
+        header["variant"] = variant
+    if priority != DEFAULT_PRIORITY or type(priority) is not int:
+        header["priority"] = _checked_priority(priority)
+    if weight != 1:
+        header["weight"] = _checked_weight(weight)
+    if accept_late:
+        header["late"] = True
+    return Call(call_id, future, header, buffers, now_ns, deadline_ns, bool(accept_late))
+
+
+def checked_deadline_ms(value: Any, name: str = "deadline_ms") -> float:
+    """A number of milliseconds.
+
+    Raises:
+        InvalidInput: Not a number, or not between 0 and a day.
+    """
+    if value is None:
+        raise InvalidInput(
+            f"{name} is required: every request has a deadline, because without one the "
+            "scheduler can neither order it nor say in time that it can't be met"
+        )
+    if not isinstance(value, _NUMBER) or isinstance(value, bool):
+        raise InvalidInput(f"{name} is a number of milliseconds, not {value!r}")
+    if not 1e-6 <= value <= MAX_DEADLINE_MS:
+        raise InvalidInput(
+            f"{name} is more than 0 and at most {MAX_DEADLINE_MS} ms (24 hours), not {value!r}"
+        )
+    return float(value)
+
+
+def _checked_arrays(inputs: Any) -> wire.Tensors:
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise InvalidInput(
+            "inputs are a dict of input name to array, such as {'image': x}, "
+            f"not {'an empty dict' if isinstance(inputs, Mapping) else type(inputs).__name__}"
+        )
+    arrays: wire.Tensors = {}
+    for name, value in inputs.items():
+        if not isinstance(name, str):
+            raise InvalidInput(f"an input's name is a str, not {name!r}")
+        try:
+            arrays[name] = value if type(value) is np.ndarray else np.asarray(value)
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(f"input {name!r} does not make an array: {error}") from None
+    return arrays
+
+
+def _checked_priority(value: Any) -> int:
+    if (
+        not isinstance(value, _INTEGER)
+        or isinstance(value, bool)
+        or not 0 <= value <= LOWEST_PRIORITY
+    ):
+        raise InvalidInput(
+            f"priority is an integer from 0 (first) to {LOWEST_PRIORITY} (last), not {value!r}"
+        )
+    return int(value)
+
+
+def _checked_weight(value: Any) -> float:
+    if (
+        not isinstance(value, _NUMBER)
+        or isinstance(value, bool)
+        or not (value > 0 and math.isfinite(value))
+    ):
+        raise InvalidInput(f"weight is a finite number above 0, not {value!r}")
+    return float(value)
+
+
+def checked_concurrency(value: Any) -> int:
+    """How many requests of a `map` may be in flight.
+
+    Raises:
+        InvalidInput: Not an integer from 1.
+    """
+    if type(value) is not int or value < 1:
+        raise InvalidInput(f"concurrency is an integer from 1, not {value!r}")
+    return value
+
+
+def only_input(model: str, models: Mapping[str, Any]) -> str:
+    """The name of a model's input, where it has one; `models` is the answer to that question.
+
+    Raises:
+        ModelNotFound: There is no such model.
+        InvalidInput: It has several inputs.
+    """
+    if model not in models:
+        near = difflib.get_close_matches(model, models, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ModelNotFound(f"model {model!r} is not in the repository{hint}")
+    names = [spec[0] for spec in models[model]["inputs"]]
+    if len(names) != 1:
+        raise InvalidInput(
+            f"model {model!r} has the inputs {', '.join(names)}: frames are dicts of these names"
+        )
+    return str(names[0])

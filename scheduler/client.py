@@ -1,0 +1,279 @@
+"""The Python API for threads: plain calls in front of an event loop on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+import uvloop
+
+from scheduler.address import default_url
+from scheduler.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
+from scheduler.call import (
+    DEFAULT_PRIORITY,
+    checked_concurrency,
+    infer_call,
+    only_input,
+    question_call,
+)
+from scheduler.exchange import Exchange
+from scheduler.result import Result
+
+
+class RequestFuture(Future[Any]):
+    """What `Client.submit` returns; cancelling it cancels the request on the box."""
+
+    def __init__(self, exchange: Exchange, call_id: int) -> None:
+        """Belongs to one call of one exchange."""
+        super().__init__()
+        self._exchange = exchange
+        self._call_id = call_id
+
+    def cancel(self) -> bool:
+        """Cancels the request; False when it has already ended."""
+        if not super().cancel():
+            return False
+        # After `close` there is nobody to tell: the box has seen the connection go.
+        with contextlib.suppress(RuntimeError):
+            self._exchange.post(self._call_id)
+        return True
+
+
+class Client:
+    """A connection to a laxity daemon, for any number of threads.
+
+    A lost connection is opened again, and what was in flight is sent again while its budget
+    remains. Input arrays are not copied: do not change one before its result is there.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        """Connects.
+
+        Args:
+            url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
+                `LAXITY_URL`, or the local box. `LAXITY_CA` names the CA file for `tls`.
+            token: The daemon's token; the default is `LAXITY_TOKEN`.
+            connect_timeout_s: For how long it keeps trying.
+
+        Raises:
+            AddressError: The URL is none of these.
+            Unavailable: No daemon answered there.
+            Unauthorized: The token is missing or wrong.
+            ProtocolError: It speaks another version, or it is no laxity daemon.
+        """
+        self.url = url or default_url()
+        token = token or os.environ.get("LAXITY_TOKEN")
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._exchange = Exchange(self._loop, self.url, token)
+        self._ids = count(1)
+        self._input_names: dict[str, str] = {}
+        thread = threading.Thread(
+            target=_run, args=(self._loop, self._exchange), name="laxity-client", daemon=True
+        )
+        # Also at interpreter exit, and when the client is dropped without being closed.
+        self._finalizer = weakref.finalize(self, _stop, self._loop, thread)
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(
+                self._exchange.connect(connect_timeout_s), self._loop
+            ).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Client:
+        """The client, connected."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes."""
+        self.close()
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+    ) -> Future[Result]:
+        """Sends a request; the deadline counts from this call.
+
+        Args:
+            model: The model's name.
+            inputs: Arrays, or what makes one, by input name.
+            deadline_ms: When the result must be here, in milliseconds from now; at most a day.
+            variant: The variant that must run; otherwise the policy chooses.
+            priority: RFC 9218 urgency, 0 (first) to 7.
+            weight: What a result in time is worth beside others of the same priority.
+            accept_late: Also deliver a result that comes after the deadline, as `late`.
+
+        Returns:
+            A future of the result. It fails at the deadline at the latest (unless
+            `accept_late`), with `DeadlineInfeasible`, `Overloaded`, `DeadlineExpired`,
+            `Unavailable`, `ExecutionFailed`, `ModelNotFound` or `InvalidInput`.
+
+        Raises:
+            InvalidInput: An argument is not what it should be.
+            RuntimeError: The client is closed.
+        """
+        call_id = next(self._ids)
+        future = RequestFuture(self._exchange, call_id)
+        self._exchange.post(
+            infer_call(
+                call_id, future, model, inputs, deadline_ms, variant, priority, weight, accept_late
+            )
+        )
+        return future
+
+    def infer(
+        self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
+    ) -> Result:
+        """Sends a request and waits for its result; options and errors are those of `submit`."""
+        result: Result = self.submit(model, inputs, deadline_ms=deadline_ms, **options).result()
+        return result
+
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool = False,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Results of many frames, in order.
+
+        Args:
+            model: The model's name.
+            frames: Dicts as for `submit`, or arrays where the model has one input.
+            deadline_ms: For each frame, from when it is sent.
+            concurrency: How many frames are in flight at most.
+            return_exceptions: Yield the error of a frame in its place instead of raising it.
+            **options: Those of `submit`.
+
+        Raises:
+            InvalidInput: An argument or a frame is not what it should be.
+            LaxityError: The first frame that failed; what is in flight is cancelled.
+        """
+        checked_concurrency(concurrency)
+        return self._map(model, frames, deadline_ms, concurrency, return_exceptions, options)
+
+    def _map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        deadline_ms: float,
+        concurrency: int,
+        return_exceptions: bool,
+        options: dict[str, Any],
+    ) -> Iterator[Any]:
+        window: deque[Future[Result]] = deque()
+        todo = iter(frames)
+        more = True
+        try:
+            while more or window:
+                while more and len(window) < concurrency:
+                    try:
+                        frame = next(todo)
+                    except StopIteration:
+                        more = False
+                        break
+                    inputs = self._named(model, frame)
+                    window.append(self.submit(model, inputs, deadline_ms=deadline_ms, **options))
+                if window:
+                    yield _outcome_of(window.popleft(), return_exceptions)
+        finally:
+            for future in window:
+                future.cancel()
+
+    def cancel(self, future: Future[Result]) -> bool:
+        """Cancels a request, as `future.cancel()` does; False when it has already ended."""
+        return future.cancel()
+
+    def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """The models of the box, by name; docs/protocol.md has their fields.
+
+        Raises:
+            Unavailable: No answer within `timeout_s`.
+        """
+        models: dict[str, Any] = self._ask("models", timeout_s)
+        return models
+
+    def status(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """How the box is.
+
+        Raises:
+            Unavailable: No answer within `timeout_s`.
+        """
+        status: dict[str, Any] = self._ask("status", timeout_s)
+        return status
+
+    def close(self) -> None:
+        """Cancels what is in flight, closes the connection and ends the thread."""
+        self._finalizer()
+
+    def _ask(self, kind: str, timeout_s: float) -> Any:
+        call_id = next(self._ids)
+        future = RequestFuture(self._exchange, call_id)
+        self._exchange.post(question_call(call_id, future, kind, timeout_s))
+        return future.result()
+
+    def _named(self, model: str, frame: Any) -> Mapping[str, Any]:
+        if isinstance(frame, Mapping):
+            return frame
+        if model not in self._input_names:
+            self._input_names[model] = only_input(model, self.models())
+        return {self._input_names[model]: frame}
+
+
+def _outcome_of(future: Future[Result], return_exceptions: bool) -> Any:
+    try:
+        return future.result()
+    except Exception as error:
+        if not return_exceptions:
+            raise
+        return error
+
+
+def _run(loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        exchange.close()
+        tasks = asyncio.all_tasks(loop)
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.close()
+        # What other threads posted meanwhile; from here on `post` raises.
+        exchange.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    if thread is not threading.current_thread():
+        thread.join()

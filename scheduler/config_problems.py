@@ -1,0 +1,205 @@
+"""Reading YAML so that every mistake in it can be named with its line and its remedy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from scheduler.errors import LaxityError
+
+Location = Sequence[str | int]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a configuration.
+
+    Attributes:
+        place: Where, as `devices[0].cores`; empty for the file as a whole.
+        message: What is wrong and what would be accepted.
+        line: The line in the file, from 1; None where no file holds it.
+    """
+
+    place: str
+    message: str
+    line: int | None = None
+
+
+class ConfigError(LaxityError):
+    """A configuration can't be used; the message has one line for each mistake.
+
+    Attributes:
+        source: The name of the file.
+        problems: The mistakes, in the order of the file.
+    """
+
+    code = "invalid_config"
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        """Writes each problem as `FILE:LINE: PLACE: MESSAGE`."""
+        self.source = source
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
+        super().__init__("\n".join(self._line_of(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.source, self.problems))
+
+    def _line_of(self, problem: Problem) -> str:
+        source = self.source if problem.line is None else f"{self.source}:{problem.line}"
+        return ": ".join(part for part in (source, problem.place, problem.message) if part)
+
+
+def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]:
+    """Parses one YAML mapping.
+
+    Returns:
+        The mapping, and the node that knows the lines of its keys; None for an empty document.
+
+    Raises:
+        ConfigError: The text isn't YAML, isn't a mapping, or has a key twice in one mapping.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        duplicates = list(_duplicates(node, [], set()))
+        if duplicates:
+            raise ConfigError(source, duplicates)
+        data = loader.construct_document(node) if node else {}
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise ConfigError(source, [Problem("", f"not YAML: {error.problem}", line)]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(source, [Problem("", f"not YAML: {error}")]) from None
+    finally:
+        loader.dispose()
+    if data is None:
+        return {}, None
+    if not isinstance(data, dict):
+        message = f"a configuration is a mapping of keys to values; this is a {_kind(data)}"
+        raise ConfigError(source, [Problem("", message, 1)])
+    return data, node
+
+
+def problems_of(
+    error: ValidationError, model: type[BaseModel], node: yaml.Node | None
+) -> list[Problem]:
+    """Says each of pydantic's errors in the words of the file."""
+    problems = []
+    for item in error.errors(include_url=False):
+        location, line = _locate(item["loc"], node)
+        problems.append(Problem(_place(location), _message(item, model, location), line))
+    return problems
+
+
+def _duplicates(node: yaml.Node | None, place: Location, seen: set[int]) -> Iterator[Problem]:
+    # An alias may make a node contain itself.
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _duplicates(item, [*place, index], seen)
+    if isinstance(node, yaml.MappingNode):
+        first_lines: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            here = [*place, name]
+            if name in first_lines:
+                message = f"given twice; it is already on line {first_lines[name]}"
+                yield Problem(_place(here), message, line)
+            first_lines.setdefault(name, line)
+            yield from _duplicates(value, here, seen)
+
+
+def _locate(location: Location, node: yaml.Node | None) -> tuple[list[str | int], int | None]:
+    """Follows pydantic's location through the file, and leaves out what the file doesn't have.
+
+    Pydantic puts the tag of a union's chosen branch into its locations, and the index of an item
+    where a single value stood for a list of one.
+    """
+    found: list[str | int] = []
+    line: int | None = None
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            pairs = [(key, value) for key, value in node.value if key.value == str(part)]
+            found.append(str(part))
+            if pairs:
+                line = pairs[-1][0].start_mark.line + 1
+            node = pairs[-1][1] if pairs else None
+        elif isinstance(node, yaml.SequenceNode):
+            if isinstance(part, int):
+                found.append(part)
+                node = node.value[part]
+                line = node.start_mark.line + 1
+        elif node is None:
+            found.append(part)
+    return found, line
+
+
+def _place(location: Location) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
+
+
+def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location) -> str:
+    kind, value = item["type"], item["input"]
+    if kind in ("extra_forbidden", "invalid_key"):
+        return _unknown_key(str(location[-1]), _model_at(model, location[:-1]))
+    if kind == "missing":
+        return "missing; it has no default"
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    if kind == "model_type":
+        keys = ", ".join(_model_at(model, location).model_fields)
+        return f"should be a mapping with the keys {keys}; got {_shortened(value)}"
+    if kind == "tuple_type":
+        return f"should be a list; got {_shortened(value)}"
+    text = str(item["msg"]).replace("Input should be", "should be")
+    said = f"{text}; got {_shortened(value)}"
+    if kind == "literal_error":
+        near = difflib.get_close_matches(str(value), re.findall(r"'([^']*)'", text), n=1)
+        return f"{said}; did you mean {near[0]!r}?" if near else said
+    return said
+
+
+def _unknown_key(key: str, model: type[BaseModel]) -> str:
+    known = list(model.model_fields)
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1)
+    if near:
+        return f"unknown key; did you mean {near[0]!r}?"
+    return f"unknown key; known here: {', '.join(known)}"
+
+
+def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
+    for part in location:
+        if isinstance(part, str):
+            inner = _model_in(model.model_fields[part].annotation)
+            model = inner or model
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that an annotation such as `Literal["auto"] | tuple[DeviceConfig, ...]` holds."""
+    arguments = get_args(annotation)
+    if not arguments and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in arguments:
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _kind(data: Any) -> str:
+    return "list" if isinstance(data, list) else f"single value, {_shortened(data)}"

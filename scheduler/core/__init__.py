@@ -1,0 +1,1 @@
+"""The pure core: events in, commands out. No clock, I/O, randomness, logging or threads."""

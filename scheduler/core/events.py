@@ -1,0 +1,112 @@
+"""Everything that can happen to the scheduler: each I/O ends by becoming one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scheduler.core.offers import Offer
+from scheduler.core.requests import Request
+from scheduler.core.targets import TargetSpec
+
+if TYPE_CHECKING:
+    from scheduler.core.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Requests came in, in this order."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The caller of a request went away or cancelled."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """A run came back.
+
+    Attributes:
+        run_id: The run of a `Dispatch`.
+        errors: What went wrong with single requests of the batch, by request id.
+    """
+
+    run_id: int
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailed:
+    """A run came back without results.
+
+    Attributes:
+        run_id: The run of a `Dispatch`.
+        reason: What happened, for people.
+        started: False when the target refused or skipped it; that costs no attempt.
+    """
+
+    run_id: int
+    reason: str
+    started: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TargetUp:
+    """A target is ready for work; one of the same id is replaced."""
+
+    target: TargetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDown:
+    """A target is gone, and with it whatever it was running.
+
+    Attributes:
+        target_id: Which one.
+        reason: What happened, for people.
+        returns_in_ns: How long until it is expected back; None when it is not.
+    """
+
+    target_id: str
+    reason: str
+    returns_in_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """A target can run more, or was measured anew: these offers are added or replaced."""
+
+    target_id: str
+    offers: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySwapped:
+    """Another policy decides from now on."""
+
+    name: str
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """The time of the last `WakeAt` has come."""
+
+
+Event = (
+    Submitted
+    | Cancelled
+    | BatchDone
+    | BatchFailed
+    | TargetUp
+    | TargetDown
+    | TargetReport
+    | PolicySwapped
+    | Woken
+)

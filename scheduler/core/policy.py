@@ -1,0 +1,118 @@
+"""What a policy sees, what it may decide, and the protocol between it and the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scheduler.core.offers import Offer
+from scheduler.core.queues import ClassQueue
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.targets import TargetState
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Send these queued requests of one class, as one batch, to that target now.
+
+    Attributes:
+        target_id: A target with a free slot.
+        offer: The variant to run there.
+        requests: The batch, in order; as many as one of the target's batch sizes.
+        reason: Why, for people.
+    """
+
+    target_id: str
+    offer: Offer
+    requests: tuple[Request, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """End a queued request now, as `infeasible`.
+
+    Attributes:
+        request: Which one.
+        reason: Why, for people.
+        earliest_budget_ns: The counter-offer: the smallest budget that each target could meet
+            if the request came now.
+    """
+
+    request: Request
+    reason: str
+    earliest_budget_ns: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Ask again at that time, because waiting until then is better than anything now."""
+
+    at_ns: int
+    reason: str
+
+
+Decision = Place | Drop | Wake
+
+
+class View:
+    """The live state of the scheduler, to be read only.
+
+    Nothing is copied: the view changes as decisions are carried out, so a policy that yields
+    one decision after the other always sees what is left.
+
+    Attributes:
+        now_ns: The time of the event that is being handled.
+        arrivals: The requests that this event brought; they are queued already.
+        queues: The queues that hold requests, by class.
+        targets: All known targets, by id.
+    """
+
+    __slots__ = ("arrivals", "now_ns", "queues", "targets")
+
+    def __init__(
+        self, queues: Mapping[RequestClass, ClassQueue], targets: Mapping[str, TargetState]
+    ) -> None:
+        """Looks at the scheduler's own containers."""
+        self.now_ns = 0
+        self.arrivals: tuple[Request, ...] = ()
+        self.queues = queues
+        self.targets = targets
+
+    def open_targets(self) -> list[TargetState]:
+        """The targets to which a batch should be sent now, in order of id."""
+        return [target for target in self.targets.values() if target.is_open(self.now_ns)]
+
+    def start_ns(self, target: TargetState) -> int | None:
+        """When a batch sent there would start; None if the target is gone for good."""
+        if target.up:
+            return target.free_ns(self.now_ns)
+        return None if target.returns_ns is None else max(target.returns_ns, self.now_ns)
+
+    def predict_ns(self, target: TargetState, offer: Offer, batch: int, quantile: float) -> int:
+        """How long a batch takes there, at a quantile from 0 to 1."""
+        return target.curve(offer).predict(batch, quantile)
+
+    def earliest_finish_ns(self, kind: RequestClass, quantile: float) -> dict[str, int]:
+        """When each target could have one request of the class done, were it served next."""
+        finishes: dict[str, int] = {}
+        for target in self.targets.values():
+            start = self.start_ns(target)
+            if start is not None and (offers := target.usable(kind)):
+                finishes[target.spec.id] = start + min(
+                    self.predict_ns(target, offer, 1, quantile) for offer in offers
+                )
+        return finishes
+
+
+class Policy(Protocol):
+    """The rule that decides which request runs where, in which batch, now or later or never."""
+
+    def decide(self, view: View) -> Iterable[Decision]:
+        """What to do now; nothing means wait.
+
+        Called after every event that leaves requests queued. Decisions are carried out one by
+        one as they are yielded; one that is impossible raises out of the scheduler.
+        """
+        ...

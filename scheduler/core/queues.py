@@ -1,0 +1,111 @@
+"""Waiting requests of one class, in the order in which they should be served."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from scheduler.core.requests import Request, RequestClass
+
+Entry = tuple[int, int, Request]
+"""Deadline in nanoseconds, id, request."""
+
+
+class ClassQueue:
+    """The requests of one class, by (priority, deadline, id).
+
+    One sorted list per priority. Removal is exact rather than lazy: moving the tail of a list
+    of 1,000 entries costs less than skipping over dead ones at every look.
+    """
+
+    def __init__(self, kind: RequestClass) -> None:
+        """Starts empty."""
+        self.kind = kind
+        self._levels: dict[int, list[Entry]] = {}
+        self._by_age: OrderedDict[int, Request] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_age)
+
+    def __iter__(self) -> Iterator[Request]:
+        """The requests in the order of service; don't change the queue meanwhile."""
+        return (entry[2] for entry in chain.from_iterable(self._in_order()))
+
+    def _in_order(self) -> Iterator[list[Entry]]:
+        return (self._levels[priority] for priority in sorted(self._levels))
+
+    def push(self, request: Request) -> None:
+        """Adds a request; the ids say in which order requests came."""
+        level = self._levels.setdefault(request.priority, [])
+        insort(level, (request.deadline_ns, request.id, request))
+        self._by_age[request.id] = request
+
+    def remove(self, request: Request) -> None:
+        """Takes a request out, wherever it stands.
+
+        Raises:
+            KeyError: It is not here.
+        """
+        del self._by_age[request.id]
+        level = self._levels[request.priority]
+        del level[bisect_left(level, (request.deadline_ns, request.id))]
+        if not level:
+            del self._levels[request.priority]
+
+    def head(self) -> Request:
+        """The request to be served first."""
+        return self._levels[min(self._levels)][0][2]
+
+    def last(self) -> Request:
+        """The request to be served last."""
+        return self._levels[max(self._levels)][-1][2]
+
+    def by_age(self) -> Iterator[Request]:
+        """The requests in order of arrival; don't change the queue meanwhile."""
+        return iter(self._by_age.values())
+
+    def first(self, count: int, after_ns: int = 0) -> list[Request]:
+        """The first `count` requests in order whose deadline is at `after_ns` or later."""
+        found: list[Request] = []
+        for level in self._in_order():
+            at = bisect_left(level, (after_ns,)) if after_ns else 0
+            found.extend(entry[2] for entry in islice(level, at, at + count - len(found)))
+            if len(found) == count:
+                break
+        return found
+
+    def due(self, before_ns: int) -> list[Request]:
+        """The requests whose deadline is before that time."""
+        return [
+            entry[2]
+            for level in self._in_order()
+            for entry in islice(level, bisect_left(level, (before_ns,)))
+        ]
+
+    def count_due(self, before_ns: int) -> int:
+        """How many requests have a deadline before that time."""
+        return sum(bisect_left(level, (before_ns,)) for level in self._levels.values())
+
+    def count_ahead(self, request: Request) -> int:
+        """How many are served before a request, which may wait in another queue."""
+        ahead = 0
+        for priority, level in self._levels.items():
+            if priority < request.priority:
+                ahead += len(level)
+            elif priority == request.priority:
+                ahead += bisect_left(level, (request.deadline_ns, request.id))
+        return ahead
+
+    def sample_behind(self, request: Request, count: int) -> Iterator[Request]:
+        """About `count` evenly spaced requests, the last one among them, served after one."""
+        for priority, level in self._levels.items():
+            if priority < request.priority:
+                continue
+            start = 0
+            if priority == request.priority:
+                start = bisect_left(level, (request.deadline_ns, request.id + 1))
+            step = max(1, (len(level) - start) // count)
+            for at in range(len(level) - 1, start - 1, -step):
+                yield level[at][2]

@@ -1,0 +1,53 @@
+"""Requests and the classes in which they may share a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+DEFAULT_PRIORITY = 3
+LOWEST_PRIORITY = 7
+
+
+class RequestClass(NamedTuple):
+    """What requests must have in common to run in one batch.
+
+    Attributes:
+        model: The model's name.
+        variant: The only variant that the caller accepts; None leaves the choice to the policy.
+        shapes: The shapes of the inputs, in the signature's order (dtypes follow from the model).
+        alone: The id of the only request of this class, which must not share a batch.
+    """
+
+    model: str
+    variant: str | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    alone: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One inference that somebody waits for, as the core sees it: without its tensors.
+
+    Attributes:
+        id: From 1, rising in the order of arrival.
+        kind: The class with which it may share a batch.
+        deadline_ns: When the answer must be on its way, on the scheduler's clock.
+        priority: Urgency as in RFC 9218: 0 is served first, 7 last.
+        weight: What finishing it in time is worth, relative to others; above 0.
+        size_bytes: What its tensors take in memory.
+        accept_late: The caller wants the result even after the deadline.
+    """
+
+    id: int
+    kind: RequestClass
+    deadline_ns: int
+    priority: int = DEFAULT_PRIORITY
+    weight: float = 1.0
+    size_bytes: int = 0
+    accept_late: bool = False
+
+
+def alone(request: Request) -> Request:
+    """The same request in a class of its own."""
+    return replace(request, kind=request.kind._replace(alone=request.id))

@@ -1,0 +1,53 @@
+"""What a model takes and gives, apart from how it is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPES: dict[str, int] = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+"""Bytes per element of every dtype that may cross a seam, by its NumPy name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, dtype and shape of one tensor of a model.
+
+    Attributes:
+        name: The tensor's name in the model file.
+        dtype: A key of `DTYPES`.
+        shape: The shape of one item, without the batch dimension; `None` is a free dimension.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The inputs and outputs of a model.
+
+    Attributes:
+        inputs: What a request must bring, in the file's order.
+        outputs: What an answer holds, in the file's order.
+        batched: True when the first dimension of every tensor in the file is the batch
+            dimension (it is then left out of the specs); False when the model takes one
+            item at a time and has no such dimension.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    batched: bool

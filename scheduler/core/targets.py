@@ -1,0 +1,112 @@
+"""Where batches can be sent, and what each place is doing now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scheduler.core.latency import LatencyCurve
+from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """A target as it announces itself.
+
+    Attributes:
+        id: E.g. `cpu:0`.
+        offers: What it can run, with measured latency.
+        slots: How many batches it may hold: those that run and those that wait ahead.
+        lead_ns: How long before it becomes free the next batch is sent, so that it is never
+            idle while work waits; the time that a batch needs to get there.
+    """
+
+    id: str
+    offers: tuple[Offer, ...] = ()
+    slots: int = 2
+    lead_ns: int = 1_000_000
+
+
+@dataclass(slots=True)
+class Run:
+    """A batch at a target.
+
+    Attributes:
+        id: Unique within one scheduler.
+        target_id: Where it is.
+        offer: The variant that runs.
+        request_ids: The batch, in order.
+        waiting: Those of the batch for whom somebody still waits.
+        dispatched_ns: When it was sent.
+        expected_ns: Predicted execution time (median).
+        cancelled: Whether the target was told that nobody waits any more.
+    """
+
+    id: int
+    target_id: str
+    offer: Offer
+    request_ids: tuple[int, ...]
+    waiting: set[int]
+    dispatched_ns: int
+    expected_ns: int
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class TargetState:
+    """What the scheduler knows of one target.
+
+    Attributes:
+        spec: As announced.
+        up: Whether it takes work.
+        returns_ns: While it is down, when it is expected back; None when it is not.
+        runs: What it holds, oldest first.
+        offers: What it can run, by model, in the owner's order of preference.
+        last_done_ns: When it last finished a run.
+    """
+
+    spec: TargetSpec
+    up: bool = True
+    returns_ns: int | None = None
+    runs: dict[int, Run] = field(default_factory=dict)
+    offers: dict[str, list[Offer]] = field(default_factory=dict)
+    last_done_ns: int = 0
+    _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
+
+    def add_offers(self, offers: Iterable[Offer]) -> None:
+        """Adds offers, or replaces those of the same model and variant."""
+        for offer in offers:
+            others = [o for o in self.offers.get(offer.model, ()) if o.variant != offer.variant]
+            self.offers[offer.model] = sorted([*others, offer], key=lambda o: (o.rank, o.variant))
+            self._curves[offer.model, offer.variant] = LatencyCurve(offer)
+
+    def usable(self, kind: RequestClass) -> list[Offer]:
+        """The offers that serve a class, in the owner's order of preference."""
+        offers = self.offers.get(kind.model, [])
+        if kind.variant is None:
+            return offers
+        return [offer for offer in offers if offer.variant == kind.variant]
+
+    def curve(self, offer: Offer) -> LatencyCurve:
+        """The latency of one of its offers over batch size."""
+        return self._curves[offer.model, offer.variant]
+
+    def free_ns(self, now_ns: int) -> int:
+        """When it is predicted to have finished all that it holds; at least `now_ns`."""
+        free = self.last_done_ns
+        for run in self.runs.values():
+            free = max(max(free, run.dispatched_ns) + run.expected_ns, now_ns)
+        return max(free, now_ns)
+
+    def has_slot(self) -> bool:
+        """Whether another batch may be sent at all."""
+        return self.up and len(self.runs) < self.spec.slots
+
+    def opens_ns(self, now_ns: int) -> int:
+        """When the next batch should be sent: at once if idle, else a lead before it is free."""
+        return now_ns if not self.runs else max(now_ns, self.free_ns(now_ns) - self.spec.lead_ns)
+
+    def is_open(self, now_ns: int) -> bool:
+        """Whether a batch should be sent now."""
+        return self.has_slot() and self.opens_ns(now_ns) <= now_ns

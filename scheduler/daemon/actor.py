@@ -1,0 +1,215 @@
+"""The Ray actor that is the scheduler of a box: the core's driver and the doors on one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import ray
+import structlog
+import uvloop
+import watchfiles
+
+from policies import make_policy
+from scheduler.config import (
+    Address,
+    Config,
+    ConfigError,
+    LogConfig,
+    load_config,
+    read_token,
+)
+from scheduler.core.scheduler import Limits
+from scheduler.daemon.driver import Driver
+from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.wire import FrameLimits
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+_GC_THRESHOLD = 50_000
+"""Collections of cyclic garbage are rare: the hot path makes none, and each one is a pause."""
+
+
+class SchedulerProcess:
+    """A driver and its doors, on an event loop in a thread of its own.
+
+    Args:
+        config: The box's configuration.
+        config_file: Where it came from, to be watched for changes; None if nowhere.
+        links: The unix socket of each device's worker.
+        cores: The CPU cores to run on; empty leaves that to the system.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        config_file: Path | None,
+        links: Mapping[str, Path],
+        cores: tuple[int, ...],
+    ) -> None:
+        """Opens the doors; returns once they are open.
+
+        Raises:
+            OSError: A door's address can't be had.
+            ConfigError: The token can't be read.
+        """
+        set_up_logging(config.log)
+        if cores:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, cores)
+        self._config = config
+        if config_file is not None:
+            # A scheduler that Ray brought back begins with what the file says by now.
+            self._config = _reloaded(config, config_file)
+        self._started = time.monotonic()
+        self._loop = uvloop.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True).start()
+        self._wait(self._open(links))
+        if config_file is not None:
+            asyncio.run_coroutine_threadsafe(self._watch(config_file), self._loop)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD)
+
+    def addresses(self) -> list[str]:
+        """Where the doors are."""
+        return self._addresses
+
+    def status(self) -> dict[str, Any]:
+        """What the box is doing; the answer to `status` at every door."""
+        return self._wait(self._status())
+
+    def drain(self, seconds: float) -> int:
+        """Admits nothing more and waits for what is held; how many had to be cancelled."""
+        return self._wait(self._drain(seconds))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
+
+    async def _open(self, links: Mapping[str, Path]) -> None:
+        config = self._config
+        limits = config.limits
+        policy = (config.policy.name, config.policy.options)
+        held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
+        self._driver = Driver(policy, held)
+        rules = DoorRules(
+            site=config.site,
+            token=read_token(config.token_file) if config.token_file else None,
+            frames=FrameLimits(limits.header_kb * 1000, limits.body_mb * 10**6),
+            connections=limits.connections,
+            max_budget_ns=int(limits.max_budget_s * 1e9),
+        )
+        self._door = NativeDoor(self._driver, rules, self._describe)
+        for device_id, path in links.items():
+            self._driver.add_device(device_id, path)
+        self._servers = [await self._listen(address) for address in config.listen.native]
+        self._addresses = [
+            _bound(address, server)
+            for address, server in zip(config.listen.native, self._servers, strict=True)
+        ]
+
+    async def _listen(self, address: Address) -> asyncio.AbstractServer:
+        if address.path is None:
+            return await self._loop.create_server(self._door, address.host, address.port or 0)
+        # A socket file left by a killed predecessor; the agent has made sure that nobody uses it.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address.path)
+        server = await self._loop.create_unix_server(self._door, address.path)
+        os.chmod(address.path, 0o600)
+        return server
+
+    async def _watch(self, config_file: Path) -> None:
+        """Takes over what can be changed while running, whenever the file changes."""
+        # The folder, because editors replace files rather than write to them.
+        async for changes in watchfiles.awatch(config_file.parent, debounce=50, step=20):
+            if any(Path(path).name == config_file.name for _, path in changes):
+                new = _reloaded(self._config, config_file)
+                if new.policy != self._config.policy:
+                    self._driver.swap_policy(new.policy.name, new.policy.options)
+                self._config = new
+
+    async def _status(self) -> dict[str, Any]:
+        return self._describe()
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "site": self._config.site,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._started, 3),
+            "draining": self._door.closing,
+            "listening": self._addresses,
+            **self._driver.status(),
+        }
+
+    async def _drain(self, seconds: float) -> int:
+        for server in self._servers:
+            server.close()
+        self._door.stop_admitting()
+        left = await self._driver.drain(seconds)
+        self._door.close()
+        await self._driver.close()
+        for address in self._config.listen.native:
+            if address.path is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(address.path)
+        return left
+
+
+def _reloaded(old: Config, config_file: Path) -> Config:
+    """The old configuration with the policy that the file names now.
+
+    A file with mistakes is reported and changes nothing; so are changes that need a restart.
+    """
+    try:
+        new = load_config(config_file)
+        make_policy(new.policy.name, **new.policy.options)
+    except (ConfigError, ValueError) as error:
+        log.error("configuration not taken over", file=str(config_file), error=str(error))
+        return old
+    taken = old.model_copy(update={"policy": new.policy})
+    waiting = [key for key in Config.model_fields if getattr(new, key) != getattr(taken, key)]
+    if waiting:
+        log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
+    return taken
+
+
+def _bound(address: Address, server: asyncio.AbstractServer) -> str:
+    """The address with the port that the system chose, where it was left open."""
+    if address.path is not None:
+        return str(address)
+    port = cast(asyncio.Server, server).sockets[0].getsockname()[1]
+    return str(Address(address.scheme, host=address.host, port=port))
+
+
+def set_up_logging(config: LogConfig) -> None:
+    """Sends structured logs to stderr, as the configuration says."""
+    console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelName(config.level.upper())
+        ),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+SchedulerActor = cast(Any, ray.remote)(
+    num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=4
+)(SchedulerProcess)

@@ -1,0 +1,176 @@
+"""The models of a box, as its workers describe them, and the test of a request against them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
+from scheduler.core.signature import Signature, TensorSpec
+from scheduler.errors import InvalidInput, ModelNotFound, Unavailable
+from workers.link import ModelCard
+
+
+class Catalog:
+    """What can be asked for, whether or not a target is ready for it."""
+
+    def __init__(self) -> None:
+        """Knows nothing until a worker has spoken."""
+        self.cards: dict[str, ModelCard] = {}
+        self.offers: dict[tuple[str, str, str], Offer] = {}
+        self.problems: dict[str, list[Any]] = {}
+
+    def learn(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
+        """Takes over what a worker says of its repository."""
+        self.cards.update((card.name, card) for card in cards)
+        self.problems[device_id] = problems
+
+    def add_offer(self, device_id: str, offer: Offer) -> None:
+        """Notes what a device can run."""
+        self.offers[device_id, offer.model, offer.variant] = offer
+
+    def card(self, model: Any, variant: Any = None) -> ModelCard:
+        """The card of a model.
+
+        Raises:
+            ModelNotFound: No such model or variant; names the nearest.
+            Unavailable: No worker has spoken yet.
+            InvalidInput: A name is not a string.
+        """
+        if not isinstance(model, str) or not (variant is None or isinstance(variant, str)):
+            raise InvalidInput(f"model and variant are strings, not {model!r} and {variant!r}")
+        card = self.cards.get(model)
+        if card is None:
+            if not self.problems:
+                raise Unavailable("the box is still reading its models; try again in a moment")
+            raise ModelNotFound(_not_found(f"model {model!r}", "the repository", model, self.cards))
+        if variant is not None and variant not in card.variants:
+            raise ModelNotFound(
+                _not_found(f"variant {variant!r}", f"model {model!r}", variant, card.variants)
+            )
+        return card
+
+    def describe(self) -> dict[str, Any]:
+        """All models with signatures, variants and measured latency, for people and programs."""
+        return {
+            "models": [self._describe(card) for _, card in sorted(self.cards.items())],
+            "problems": [
+                {"device": device, "model": model, "reason": reason}
+                for device, problems in sorted(self.problems.items())
+                for model, reason in problems
+            ],
+        }
+
+    def _describe(self, card: ModelCard) -> dict[str, Any]:
+        return {
+            "name": card.name,
+            "description": card.description,
+            "batched": card.signature.batched,
+            "max_batch": card.max_batch,
+            "inputs": [_describe_spec(spec) for spec in card.signature.inputs],
+            "outputs": [_describe_spec(spec) for spec in card.signature.outputs],
+            "variants": [
+                {
+                    "name": variant,
+                    "targets": [
+                        _describe_offer(device, offer)
+                        for (device, model, name), offer in sorted(self.offers.items())
+                        if (model, name) == (card.name, variant)
+                    ],
+                }
+                for variant in card.variants
+            ],
+        }
+
+
+def _not_found(what: str, where: str, name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}"
+    return f"{what} is not in {where} ({hint})"
+
+
+def _describe_spec(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+
+
+def _describe_offer(device: str, offer: Offer) -> dict[str, Any]:
+    return {
+        "target": device,
+        "runtime": offer.runtime,
+        "accuracy": offer.accuracy,
+        "latency_ms": {
+            str(batch): {
+                "p50": samples[len(samples) // 2] / 1e6,
+                "p95": samples[min(len(samples) - 1, int(0.95 * len(samples)))] / 1e6,
+            }
+            for batch, samples in sorted(offer.latency_ns.items())
+        },
+    }
+
+
+def checked_class(card: ModelCard, variant: str | None, specs: Any) -> tuple[RequestClass, bool]:
+    """The class of a request whose tensors are described by the wire's list.
+
+    Args:
+        card: The model that is asked for.
+        variant: The only variant that is accepted, or None.
+        specs: `[name, dtype, shape]` per tensor, checked to be well formed.
+
+    Returns:
+        The class, and whether the tensors came with a leading batch dimension of 1, which the
+        answer then has too.
+
+    Raises:
+        InvalidInput: Names, dtypes or shapes are not the model's.
+    """
+    signature = card.signature
+    given = {name: (dtype, shape) for name, dtype, shape in specs}
+    wanted = [spec.name for spec in signature.inputs]
+    if sorted(given) != sorted(wanted):
+        raise InvalidInput(
+            f"model {card.name!r} takes {', '.join(wanted) or 'no inputs'}, "
+            f"the request has {', '.join(given) or 'none'}"
+        )
+    shapes = []
+    batched = set()
+    for spec in signature.inputs:
+        dtype, shape = given[spec.name]
+        if dtype != spec.dtype:
+            raise InvalidInput(
+                f"input {spec.name!r} of model {card.name!r} is {spec.dtype}, not {dtype}"
+            )
+        shape, has_batch = _item_shape(card, spec, signature, tuple(shape))
+        shapes.append(shape)
+        batched.add(has_batch)
+    if len(batched) > 1:
+        raise InvalidInput("either all inputs have a leading batch dimension of 1, or none")
+    return RequestClass(card.name, variant, tuple(shapes)), True in batched
+
+
+def _item_shape(
+    card: ModelCard, spec: TensorSpec, signature: Signature, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], bool]:
+    if _fits(shape, spec.shape):
+        return shape, False
+    if signature.batched and shape and _fits(shape[1:], spec.shape):
+        if shape[0] == 1:
+            return shape[1:], True
+        raise InvalidInput(
+            f"input {spec.name!r} holds {shape[0]} items; a request is one item of shape "
+            f"{_spell(spec.shape)} (Client.map sends many, and they share batches by themselves)"
+        )
+    raise InvalidInput(
+        f"input {spec.name!r} of model {card.name!r} has shape {_spell(spec.shape)}, "
+        f"not {_spell(shape)}"
+    )
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        want is None or have == want for have, want in zip(shape, wanted, strict=True)
+    )
+
+
+def _spell(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("*" if size is None else str(size) for size in shape) + "]"

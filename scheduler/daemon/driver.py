@@ -1,0 +1,349 @@
+"""The shell around the core: gives it events and the time, and carries out its commands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from policies import DEFAULT, make_policy
+from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Cancelled,
+    Event,
+    PolicySwapped,
+    Submitted,
+    TargetDown,
+    TargetReport,
+    TargetUp,
+    Woken,
+)
+from scheduler.core.offers import Offer
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
+from scheduler.core.targets import TargetSpec
+from scheduler.daemon.catalog import Catalog
+from scheduler.daemon.link import WorkerLink
+from scheduler.wire import Body
+from workers.link import ModelCard, Packed
+
+RESTART_NS = 3_000_000_000
+"""How long a lost worker is expected to be away, until it has been seen to come back."""
+
+_TICK_S = 0.001
+"""The event loop's timers are no finer."""
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Submission:
+    """A valid request at the door.
+
+    Attributes:
+        kind: Its class.
+        specs: `[name, dtype, shape]` of its tensors, in the signature's order.
+        body: Its packed tensors, in that order.
+        deadline_ns: On the monotonic clock of the box.
+        priority: As in `Request`.
+        weight: As in `Request`.
+        accept_late: As in `Request`.
+        reply: Called exactly once, with how it ended.
+    """
+
+    kind: RequestClass
+    specs: list[list[Any]]
+    body: Body
+    deadline_ns: int
+    priority: int
+    weight: float
+    accept_late: bool
+    reply: Callable[[Answer], None]
+
+
+@dataclass(slots=True)
+class Answer:
+    """How a request ended, with the outputs where there are any.
+
+    Attributes:
+        outcome: How it ended.
+        reason: Why, for people.
+        detail: Figures for programs.
+        target: Where it ran.
+        offer: What ran.
+        batch: With how many others, itself included.
+        outputs: The packed output tensors of this request alone.
+        timing_ns: In the queue, in transfer, in execution, and all together.
+    """
+
+    outcome: Outcome
+    reason: str
+    detail: Mapping[str, Any]
+    target: str = ""
+    offer: Offer | None = None
+    batch: int = 0
+    outputs: Packed | None = None
+    timing_ns: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class _Pending:
+    submission: Submission
+    arrived_ns: int
+
+
+@dataclass(slots=True)
+class _Device:
+    link: WorkerLink
+    progress: tuple[int, int, str] = (0, 0, "starting")
+    lost_ns: int | None = None
+    away_ns: int = RESTART_NS
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+
+class Driver:
+    """Runs one scheduler on the current event loop.
+
+    Args:
+        policy: Name and options of the first policy.
+        limits: What may be held at most.
+        clock_ns: The monotonic clock.
+    """
+
+    def __init__(
+        self,
+        policy: tuple[str, dict[str, Any]] = (DEFAULT, {}),
+        limits: Limits = Limits(),  # noqa: B008
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Holds nothing and has no devices."""
+        self.policy = policy
+        self.catalog = Catalog()
+        self.core = Scheduler(make_policy(policy[0], **policy[1]), limits)
+        self.clock_ns = clock_ns
+        self._loop = asyncio.get_running_loop()
+        self._devices: dict[str, _Device] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._runs: dict[int, Dispatch] = {}
+        self._results: dict[int, tuple[Dispatch, dict[int, Packed], int]] = {}
+        self._next_id = 1
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # -- devices
+
+    def add_device(self, device_id: str, path: Path) -> None:
+        """Connects to the worker of a device, now and whenever it was lost."""
+        link = WorkerLink(device_id, path, self)
+        device = self._devices[device_id] = _Device(link)
+        device.tasks.append(self._loop.create_task(link.keep_connected()))
+
+    def on_connected(self, device_id: str) -> None:
+        """The worker is there; it is up with its first offer."""
+        log.info("worker connected", device=device_id)
+
+    def on_catalog(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
+        """Learns the models."""
+        self.catalog.learn(device_id, cards, problems)
+        for model, reason in problems:
+            log.warning("model not served", device=device_id, model=model, reason=reason)
+
+    def on_offer(self, device_id: str, offer: Offer) -> None:
+        """The device can run one more variant."""
+        self.catalog.add_offer(device_id, offer)
+        device = self._devices[device_id]
+        target = self.core.targets.get(device_id)
+        if target is not None and target.up:
+            self._handle(TargetReport(device_id, (offer,)))
+            return
+        if device.lost_ns is not None:
+            device.away_ns = self.clock_ns() - device.lost_ns
+            device.lost_ns = None
+        self._handle(TargetUp(TargetSpec(device_id, (offer,))))
+
+    def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
+        """How far the worker is with getting ready."""
+        self._devices[device_id].progress = (done, total, text)
+
+    def on_done(self, run_id: int, results: list[Packed | str], execute_ns: int) -> None:
+        """Gives the core the news of a run, and the callers their outputs."""
+        dispatch = self._runs.pop(run_id)
+        outputs: dict[int, Packed] = {}
+        errors: dict[int, str] = {}
+        for request_id, result in zip(dispatch.request_ids, results, strict=True):
+            if isinstance(result, str):
+                errors[request_id] = result
+            else:
+                outputs[request_id] = result
+        self._results[run_id] = dispatch, outputs, execute_ns
+        self._handle(BatchDone(run_id, errors))
+        del self._results[run_id]
+
+    def on_not_run(self, run_id: int, reason: str) -> None:
+        """The worker skipped a run."""
+        del self._runs[run_id]
+        self._handle(BatchFailed(run_id, reason, started=False))
+
+    def on_lost(self, device_id: str, reason: str) -> None:
+        """The worker and its runs are gone; Ray brings a new one."""
+        device = self._devices[device_id]
+        device.progress = (0, 0, "restarting")
+        target = self.core.targets.get(device_id)
+        if target is None or not target.up:
+            return
+        log.warning("worker lost", device=device_id, reason=reason)
+        device.lost_ns = self.clock_ns()
+        for run_id in target.runs:
+            del self._runs[run_id]
+        self._handle(TargetDown(device_id, f"worker of {device_id}: {reason}", device.away_ns))
+
+    # -- requests
+
+    def submit(self, submissions: list[Submission]) -> list[int]:
+        """Takes requests in, in this order; their ids. Each is answered exactly once."""
+        now_ns = self.clock_ns()
+        requests = []
+        for submission in submissions:
+            request = Request(
+                self._next_id,
+                submission.kind,
+                submission.deadline_ns,
+                submission.priority,
+                submission.weight,
+                len(submission.body),
+                submission.accept_late,
+            )
+            self._pending[request.id] = _Pending(submission, now_ns)
+            requests.append(request)
+            self._next_id += 1
+        self._idle.clear()
+        self._handle(Submitted(tuple(requests)))
+        return [request.id for request in requests]
+
+    def cancel(self, request_id: int) -> None:
+        """Ends a request as cancelled, if it has not ended."""
+        if request_id in self._pending:
+            self._handle(Cancelled(request_id))
+
+    def swap_policy(self, name: str, options: dict[str, Any]) -> None:
+        """Lets another policy decide from now on.
+
+        Raises:
+            ValueError: No such policy or option; the old one stays.
+        """
+        policy = make_policy(name, **options)
+        self.policy = name, options
+        self._handle(PolicySwapped(name, policy))
+        log.info("policy swapped", policy=name, **options)
+
+    async def drain(self, seconds: float) -> int:
+        """Waits until nothing is held, then cancels what still is; how many those were."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        left = list(self._pending)
+        for request_id in left:
+            self.cancel(request_id)
+        return len(left)
+
+    async def close(self) -> None:
+        """Hangs up on the workers."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for device in self._devices.values():
+            for task in device.tasks:
+                task.cancel()
+            await asyncio.gather(*device.tasks, return_exceptions=True)
+            device.link.close()
+
+    # -- the core
+
+    def _handle(self, event: Event) -> None:
+        try:
+            commands = self.core.handle(event, self.clock_ns())
+        except PolicyFailed as failure:
+            log.error("policy failed", policy=self.policy[0], error=str(failure))
+            commands = failure.commands
+            if self.policy != (DEFAULT, {}):
+                self._loop.call_soon(self.swap_policy, DEFAULT, {})
+        for command in commands:
+            self._obey(command)
+        if not self._pending:
+            self._idle.set()
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Dispatch():
+                self._dispatch(command)
+            case Finish():
+                self._finish(command)
+            case CancelRun(run_id):
+                if run_id in self._runs:
+                    self._devices[self._runs[run_id].target_id].link.cancel(run_id)
+            case WakeAt(at_ns):
+                self._wake_at(at_ns)
+
+    def _dispatch(self, dispatch: Dispatch) -> None:
+        self._runs[dispatch.run_id] = dispatch
+        batch = [self._pending[request_id].submission for request_id in dispatch.request_ids]
+        bodies = [submission.body for submission in batch]
+        self._devices[dispatch.target_id].link.run(dispatch, batch[0].specs, bodies)
+
+    def _finish(self, finish: Finish) -> None:
+        pending = self._pending.pop(finish.request_id)
+        answer = Answer(finish.outcome, finish.reason, finish.detail)
+        total_ns = self.core.now_ns - pending.arrived_ns
+        if finish.run_id is None:
+            answer.timing_ns = (finish.queue_ns, 0, 0, total_ns)
+        else:
+            dispatch, outputs, execute_ns = self._results[finish.run_id]
+            answer.target = dispatch.target_id
+            answer.offer = self.catalog.offers[dispatch.target_id, dispatch.model, dispatch.variant]
+            answer.batch = len(dispatch.request_ids)
+            answer.outputs = outputs[finish.request_id]
+            transfer_ns = total_ns - finish.queue_ns - execute_ns
+            answer.timing_ns = (finish.queue_ns, transfer_ns, execute_ns, total_ns)
+        pending.submission.reply(answer)
+
+    def _wake_at(self, at_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(_TICK_S, (at_ns - self.clock_ns()) / 1e9)
+        self._timer = self._loop.call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._handle(Woken())
+
+    # -- looking in
+
+    def status(self) -> dict[str, Any]:
+        """What the scheduler holds and how requests ended, for people and programs."""
+        core = self.core
+        return {
+            "policy": {"name": self.policy[0], **self.policy[1]},
+            "held": len(self._pending),
+            "queues": [
+                {"model": kind.model, "variant": kind.variant, "requests": len(queue)}
+                for kind, queue in core.queues.items()
+            ],
+            "outcomes": {outcome.value: count for outcome, count in core.counts.items()},
+            "targets": [
+                {
+                    "id": device_id,
+                    "up": device_id in core.targets and core.targets[device_id].up,
+                    "runs": len(core.targets[device_id].runs) if device_id in core.targets else 0,
+                    "progress": dict(zip(("done", "total", "text"), device.progress, strict=True)),
+                }
+                for device_id, device in sorted(self._devices.items())
+            ],
+        }

@@ -1,0 +1,171 @@
+"""The scheduler's end of the link to one worker; the protocol is in `workers.link`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from scheduler.core.commands import Dispatch
+from scheduler.core.offers import Offer
+from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, encode
+from workers.link import (
+    LINK_LIMITS,
+    SOCKET_BYTES,
+    ModelCard,
+    Packed,
+    card_from,
+    offer_from,
+    results_from,
+)
+
+_RETRY_S = 0.02
+
+
+class LinkListener(Protocol):
+    """Who hears what a worker says."""
+
+    def on_connected(self, device_id: str) -> None:
+        """The worker is there; its offers follow."""
+
+    def on_catalog(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
+        """The models of the worker's repository, and those that can't be served."""
+
+    def on_offer(self, device_id: str, offer: Offer) -> None:
+        """A variant is loaded, warm and measured."""
+
+    def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
+        """How far the worker is with loading and measuring."""
+
+    def on_done(self, run_id: int, results: list[Packed | str], execute_ns: int) -> None:
+        """A run came back, with outputs or an error per item."""
+
+    def on_not_run(self, run_id: int, reason: str) -> None:
+        """A run was skipped."""
+
+    def on_lost(self, device_id: str, reason: str) -> None:
+        """The worker is gone, and with it all that it was running."""
+
+
+class WorkerLink(asyncio.BufferedProtocol):
+    """A connection to one worker, made anew whenever it is lost.
+
+    Args:
+        device_id: The device that the worker owns.
+        path: The worker's unix socket.
+        listener: Who hears what it says.
+    """
+
+    def __init__(self, device_id: str, path: Path, listener: LinkListener) -> None:
+        """Not connected yet; see `keep_connected`."""
+        self.device_id = device_id
+        self._path = path
+        self._listener = listener
+        self._reader = FrameReader(LINK_LIMITS)
+        self._transport: asyncio.Transport | None = None
+        self._lost = asyncio.Event()
+        self._sizes: dict[int, int] = {}
+
+    async def keep_connected(self) -> None:
+        """Connects, and connects again when the worker was lost, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            peer.setblocking(False)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+            try:
+                await loop.sock_connect(peer, str(self._path))
+            except (OSError, asyncio.CancelledError) as error:
+                peer.close()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._reader = FrameReader(LINK_LIMITS)
+            self._sizes.clear()
+            self._lost.clear()
+            await loop.create_connection(lambda: self, sock=peer)
+            await self._lost.wait()
+
+    def close(self) -> None:
+        """Hangs up."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- sending
+
+    def run(self, dispatch: Dispatch, specs: list[list[Any]], bodies: Sequence[Body]) -> None:
+        """Sends a batch.
+
+        Args:
+            dispatch: The command to carry out.
+            specs: The tensor specs that all items of the batch share.
+            bodies: The packed tensors of each item.
+        """
+        self._sizes[dispatch.run_id] = len(bodies)
+        header = {
+            "t": "run",
+            "id": dispatch.run_id,
+            "model": dispatch.model,
+            "variant": dispatch.variant,
+            "latest_start_ns": dispatch.latest_start_ns,
+            "count": len(bodies),
+            "in": specs,
+        }
+        padding = bytes(-len(bodies[0]) % ALIGNMENT)
+        buffers = [part for body in bodies for part in (body, padding)]
+        self._write(encode(header, buffers))
+
+    def cancel(self, run_id: int) -> None:
+        """Lets the worker skip a run that it has not begun."""
+        self._write(encode({"t": "cancel", "id": run_id}))
+
+    def _write(self, buffers: list[Any]) -> None:
+        if self._transport is not None:
+            if len(buffers) == 1:
+                self._transport.write(buffers[0])
+            else:
+                self._transport.writelines(buffers)
+
+    # -- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The worker accepted."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        self._listener.on_connected(self.device_id)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        for header, body in self._reader.advance(nbytes):
+            self._hear(header, body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The worker is gone."""
+        self._transport = None
+        self._lost.set()
+        self._listener.on_lost(self.device_id, str(exc) if exc else "its process ended")
+
+    def _hear(self, header: Header, body: Body | None) -> None:
+        match header["t"]:
+            case "done":
+                run_id = header["id"]
+                results = results_from(header, body, self._sizes.pop(run_id))
+                self._listener.on_done(run_id, results, header["execute_ns"])
+            case "not_run":
+                self._sizes.pop(header["id"])
+                self._listener.on_not_run(header["id"], header["reason"])
+            case "offer":
+                self._listener.on_offer(self.device_id, offer_from(header))
+            case "catalog":
+                cards = [card_from(fields) for fields in header["models"]]
+                self._listener.on_catalog(self.device_id, cards, header["problems"])
+            case "progress":
+                self._listener.on_progress(
+                    self.device_id, header["done"], header["total"], header["text"]
+                )

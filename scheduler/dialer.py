@@ -1,0 +1,110 @@
+"""Getting a connection to the daemon, again and again but not too often."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Protocol
+
+from scheduler import wire
+from scheduler.address import parse_address
+from scheduler.connection import Connection, connect
+from scheduler.errors import LaxityError, ProtocolError, Unauthorized, Unavailable
+
+_FIRST_DELAY_S = 0.005
+_LONGEST_DELAY_S = 0.25
+
+
+class Caller(Protocol):
+    """Whom a dialer works for."""
+
+    def wants_connection(self) -> bool:
+        """True while something waits for a connection."""
+
+    def on_open(self, connection: Connection) -> None:
+        """There is a connection."""
+
+    def on_refused(self, error: LaxityError) -> None:
+        """There will never be one."""
+
+    def on_frame(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
+        """A frame came."""
+
+    def on_lost(self, connection: Connection, error: Exception) -> None:
+        """A connection that was open is gone."""
+
+
+class Dialer:
+    """Opens connections for a caller, with exponential backoff and jitter between attempts.
+
+    The backoff outlives a connection: only `worked` resets it, so that a daemon which
+    greets and then drops everyone is not dialled in a tight loop.
+
+    Attributes:
+        reason: Why there is no connection, for people.
+    """
+
+    def __init__(self, url: str, token: str | None, caller: Caller) -> None:
+        """Does nothing before `dial`.
+
+        Raises:
+            AddressError: The URL is not one of a daemon.
+        """
+        self.url = url
+        self.reason = "no answer yet"
+        self._address = parse_address(url)
+        self._token = token
+        self._caller = caller
+        self._delay_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def dial(self) -> None:
+        """Makes sure that a connection is being looked for."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._dial())
+
+    def worked(self) -> None:
+        """The connection gave an answer: the next loss is dialled at once."""
+        self._delay_s = 0.0
+
+    def close(self) -> None:
+        """Gives up."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def unreachable(self) -> Unavailable:
+        """The error for what could not be sent."""
+        return Unavailable(
+            f"cannot reach the daemon at {self.url}: {self.reason}; is edge_agent running?"
+        )
+
+    async def _dial(self) -> None:
+        caller = self._caller
+        try:
+            while caller.wants_connection():
+                await self._wait()
+                try:
+                    connection = await connect(
+                        self._address, self._token, caller.on_frame, caller.on_lost
+                    )
+                except (Unauthorized, ProtocolError) as error:
+                    caller.on_refused(error)
+                    return
+                except Exception as error:  # Whatever a resolver, TLS or the other end can say.
+                    self.reason = _reason(error)
+                else:
+                    caller.on_open(connection)
+                    return
+        finally:
+            self._task = None
+
+    async def _wait(self) -> None:
+        delay_s = self._delay_s
+        self._delay_s = min(_LONGEST_DELAY_S, 2 * delay_s) or _FIRST_DELAY_S
+        if delay_s:
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) else None
+    return text or str(error) or type(error).__name__

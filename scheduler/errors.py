@@ -1,0 +1,116 @@
+"""The typed errors of the Python API, and the codes by which they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from typing import Any, ClassVar
+
+from scheduler.core.outcomes import Outcome
+
+
+class LaxityError(Exception):
+    """Base of everything that laxity raises.
+
+    Attributes:
+        code: The closed, low-cardinality name under which the error travels.
+        detail: Figures that belong to the message, e.g. a counter-offer.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, detail: Mapping[str, Any] | None = None) -> None:
+        """Keeps the message for people and the detail for programs."""
+        super().__init__(message)
+        self.detail: dict[str, Any] = dict(detail or {})
+
+
+class RequestEnded(LaxityError):
+    """An accepted request ended without a result."""
+
+
+class DeadlineInfeasible(RequestEnded):
+    """No target can meet the deadline; `earliest_ms` is the counter-offer."""
+
+    code = Outcome.INFEASIBLE.value
+
+    @property
+    def earliest_ms(self) -> float | None:
+        """The smallest budget that some target could meet now, in milliseconds."""
+        budgets = self.detail.get("earliest_budget_ms") or {}
+        return min(budgets.values()) if budgets else None
+
+
+class Overloaded(RequestEnded):
+    """A queue, memory or quota limit refused the request."""
+
+    code = Outcome.OVERLOADED.value
+
+
+class DeadlineExpired(RequestEnded):
+    """The request was admitted and its deadline passed."""
+
+    code = Outcome.EXPIRED.value
+
+
+class Unavailable(RequestEnded):
+    """No healthy target has the model, or the daemon can't be reached."""
+
+    code = Outcome.UNAVAILABLE.value
+
+
+class ExecutionFailed(RequestEnded):
+    """The runtime failed the request after the allowed attempts."""
+
+    code = Outcome.FAILED.value
+
+
+class InvalidInput(LaxityError):
+    """The input was refused before it became a request."""
+
+    code = "invalid_input"
+
+
+class ModelNotFound(InvalidInput):
+    """The repository has no such model or variant."""
+
+    code = "model_not_found"
+
+
+class Unauthorized(LaxityError):
+    """The token is missing or wrong."""
+
+    code = "unauthorized"
+
+
+class ProtocolError(LaxityError):
+    """The bytes do not follow the native protocol; the connection is closed."""
+
+    code = "protocol"
+
+
+ERRORS: dict[str, type[LaxityError]] = {
+    error.code: error
+    for error in (
+        DeadlineInfeasible,
+        Overloaded,
+        DeadlineExpired,
+        Unavailable,
+        ExecutionFailed,
+        InvalidInput,
+        ModelNotFound,
+        Unauthorized,
+        ProtocolError,
+    )
+}
+"""Error class of each code on the wire."""
+
+
+def error_from_code(code: str, message: str, detail: Mapping[str, Any]) -> Exception:
+    """The exception that a code from the wire stands for.
+
+    `cancelled` is `concurrent.futures.CancelledError`, as for any future.
+    """
+    if code == Outcome.CANCELLED.value:
+        return CancelledError(message)
+    return ERRORS.get(code, LaxityError)(message, detail)

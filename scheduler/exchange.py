@@ -1,0 +1,382 @@
+"""Calls and their answers, over whatever connection there is.
+
+Everything that decides how a call of the client ends is in this file. All of it runs on one
+event loop; `post` is the one way in from other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import InvalidStateError
+from typing import Any
+
+from scheduler import wire
+from scheduler.call import Call
+from scheduler.connection import Connection
+from scheduler.core.outcomes import Outcome
+from scheduler.deadlines import Deadlines
+from scheduler.dialer import Dialer
+from scheduler.errors import (
+    DeadlineExpired,
+    InvalidInput,
+    LaxityError,
+    ProtocolError,
+    Unauthorized,
+    Unavailable,
+    error_from_code,
+)
+from scheduler.result import result_from
+
+_MAX_SENDS = 5
+
+Handler = Callable[[Connection, wire.Header, "wire.Body | None"], None]
+
+
+class Exchange:
+    """Sends calls, gives each exactly one end, and keeps a connection while it is needed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, url: str, token: str | None) -> None:
+        """Connects when the first call, or `connect`, needs it.
+
+        Raises:
+            AddressError: The URL is not one of a daemon.
+        """
+        self.url = url
+        self._loop = loop
+        self._dialer = Dialer(url, token, self)
+        self._calls: dict[int, Call] = {}
+        self._deadlines = Deadlines(loop, self._calls, self._on_due)
+        self._connection: Connection | None = None
+        self._connections: set[Connection] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._refused: LaxityError | None = None
+        self._inbox: deque[Call | int] = deque()
+        self._woken = False
+        self.closed = False
+        self._handlers: dict[str, Handler] = {
+            "result": self._on_result,
+            "error": self._on_error,
+            "reply": self._on_reply,
+            "goodbye": self._on_goodbye,
+        }
+
+    # Ways in.
+
+    def post(self, item: Call | int) -> None:
+        """Starts a call, or cancels the one with that id, from any thread.
+
+        Raises:
+            RuntimeError: The exchange or its event loop is closed.
+        """
+        if self.closed:
+            raise RuntimeError("the client is closed")
+        self._inbox.append(item)
+        if self._woken:
+            return
+        # Two threads may both see False: a wake-up too many, never one too few.
+        self._woken = True
+        try:
+            self._loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            self._drain()  # Cancels what another thread has put there meanwhile.
+            raise
+
+    def start(self, call: Call) -> None:
+        """Sends a call, now or when there is a connection."""
+        if self.closed or self._refused is not None:
+            self._refuse(call)
+            return
+        self._calls[call.id] = call
+        self._deadlines.add(call.deadline_ns, call.id)
+        if self._connection is not None:
+            self._send(call, self._connection)
+        else:
+            self._dialer.dial()
+
+    def cancel(self, call_id: int) -> None:
+        """Forgets a call whose caller no longer waits, and tells the daemon."""
+        call = self._calls.pop(call_id, None)
+        if call is not None:
+            self._abandon(call)
+
+    async def connect(self, timeout_s: float) -> None:
+        """Waits for a connection.
+
+        Raises:
+            Unavailable: None came about in time.
+            Unauthorized: The daemon refused the token.
+            ProtocolError: The daemon speaks another protocol.
+        """
+        if self._connection is not None:
+            return
+        if self._refused is not None:
+            raise self._refused
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        self._dialer.dial()
+        try:
+            await asyncio.wait_for(waiter, timeout_s)
+        except asyncio.TimeoutError:
+            raise self._dialer.unreachable() from None
+        finally:
+            self._waiters.discard(waiter)
+
+    def close(self) -> None:
+        """Cancels what is in flight and closes the connections."""
+        self.closed = True
+        self._drain()
+        for call in list(self._calls.values()):
+            self._refuse(call)
+        for waiter in self._waiters:
+            waiter.cancel()
+        self._dialer.close()
+        self._deadlines.close()
+        for connection in self._connections:
+            connection.close()
+
+    def _drain(self) -> None:
+        self._woken = False
+        inbox = self._inbox
+        while inbox:
+            item = inbox.popleft()
+            if isinstance(item, int):
+                self.cancel(item)
+            else:
+                self.start(item)
+
+    # Ways out.
+
+    def _send(self, call: Call, connection: Connection) -> None:
+        now_ns = time.monotonic_ns()
+        if call.is_infer:
+            left_ns = call.deadline_ns - now_ns
+            if left_ns <= 0:
+                self._end(call, self._expired(call))
+                return
+            call.header["budget_ns"] = left_ns - min(connection.overhead.ns, left_ns // 2)
+        if call.sends >= _MAX_SENDS:
+            self._end(call, Unavailable(f"{self.url} was lost {call.sends} times over this call"))
+            return
+        if call.body_bytes > connection.limits.body_bytes:
+            self._end(call, self._too_large("body", call.body_bytes, connection.limits.body_bytes))
+            return
+        frame = wire.encode(call.header, call.buffers)
+        # The box would end the whole connection over a header that is too long.
+        header_bytes = sum(map(len, frame)) - call.body_bytes - wire.PREFIX.size
+        if header_bytes > connection.limits.header_bytes:
+            self._end(call, self._too_large("header", header_bytes, connection.limits.header_bytes))
+            return
+        call.connection = connection
+        call.sent_ns = now_ns
+        call.sends += 1
+        if len(self._calls) > 1:
+            connection.send_soon(frame)
+        else:
+            connection.send(frame)
+
+    def _abandon(self, call: Call) -> None:
+        connection = call.connection
+        if connection is not None:
+            if call.is_infer:
+                connection.send(wire.encode({"t": "cancel", "id": call.id}))
+            if connection.draining:
+                self._close_if_done(connection)
+
+    def _end(self, call: Call, answer: Any) -> None:
+        """Ends a call, with an answer or an exception."""
+        self._calls.pop(call.id, None)
+        try:
+            if isinstance(answer, BaseException):
+                call.future.set_exception(answer)
+            else:
+                call.future.set_result(answer)
+        except (InvalidStateError, asyncio.InvalidStateError):
+            pass  # The caller cancelled it meanwhile.
+
+    def _refuse(self, call: Call) -> None:
+        if self._refused is not None and not self.closed:
+            self._end(call, self._refused)
+        else:
+            self._calls.pop(call.id, None)
+            call.future.cancel()
+
+    def _too_large(self, part: str, size: int, limit: int) -> InvalidInput:
+        return InvalidInput(
+            f"the request's {part} takes {size} bytes, {self.url} accepts up to {limit}"
+        )
+
+    def _expired(self, call: Call) -> LaxityError:
+        budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
+        detail = {"budget_ms": budget_ms}
+        if not call.sends and self._connection is None:
+            return self._dialer.unreachable()
+        if not call.is_infer:
+            return Unavailable(f"{self.url} did not answer within {budget_ms:g} ms", detail)
+        where = f"no answer from {self.url}"
+        if not call.sends:
+            where = "it was not sent yet, because this process was busy"
+        elif call.connection is None:
+            where = f"the connection to {self.url} was lost: {self._dialer.reason}"
+        return DeadlineExpired(f"the deadline of {budget_ms:g} ms passed; {where}", detail)
+
+    def _on_due(self, call_id: int) -> None:
+        call = self._calls[call_id]
+        if call.accept_late and call.connection is not None:
+            return
+        del self._calls[call_id]
+        self._abandon(call)
+        self._end(call, self._expired(call))
+
+    # What the dialer and its connections report.
+
+    def wants_connection(self) -> bool:
+        """True while something waits for a connection."""
+        return bool(self._waiters) or any(call.connection is None for call in self._calls.values())
+
+    def on_open(self, connection: Connection) -> None:
+        """Sends what waited for it."""
+        self._connection = connection
+        self._connections.add(connection)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._send_waiting()
+
+    def on_refused(self, error: LaxityError) -> None:
+        """Ends everything that waited; asking again would give the same answer."""
+        self._refused = error
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        for call in list(self._calls.values()):
+            if call.connection is None:
+                self._end(call, error)
+
+    def on_lost(self, connection: Connection, error: Exception) -> None:
+        """Looks for another connection for what was in flight on this one."""
+        self._connections.discard(connection)
+        if self._connection is connection:
+            self._connection = None
+        if self.closed:
+            return
+        self._dialer.reason = str(error)
+        now_ns = time.monotonic_ns()
+        for call in list(self._calls.values()):
+            if call.connection is connection:
+                call.connection = None
+                if isinstance(error, (Unauthorized, ProtocolError)):
+                    self._end(call, error)
+                elif call.deadline_ns <= now_ns:
+                    self._end(call, self._expired(call))
+        if self.wants_connection():
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        connection = self._connection
+        if connection is None:
+            self._dialer.dial()
+            return
+        for call in list(self._calls.values()):
+            if call.connection is None:
+                self._send(call, connection)
+
+    # What the daemon says.
+
+    def on_frame(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
+        """Takes one message.
+
+        Raises:
+            ProtocolError: It is none that a daemon sends.
+        """
+        handler = self._handlers.get(header["t"])
+        if handler is not None:  # A type this version does not know is a later version's.
+            handler(connection, header, body)
+        if connection.draining:
+            self._close_if_done(connection)
+
+    def _on_result(
+        self, connection: Connection, header: wire.Header, body: wire.Body | None
+    ) -> None:
+        call = self._answered(connection, header)
+        if call is None:
+            return
+        now_ns = time.monotonic_ns()
+        try:
+            result = result_from(header, body)
+        except InvalidInput as error:
+            self._end(call, ProtocolError(str(error)))
+            return
+        connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
+        # Only this clock knows when the caller has it; the box's deadline was an estimate of it.
+        in_time = now_ns <= call.deadline_ns
+        result.outcome = Outcome.COMPLETED if in_time else Outcome.LATE
+        self._end(call, result if in_time or call.accept_late else _too_late(call, now_ns))
+
+    def _on_reply(
+        self, connection: Connection, header: wire.Header, _body: wire.Body | None
+    ) -> None:
+        call = self._answered(connection, header)
+        if call is not None:
+            self._end(call, header.get("value"))
+
+    def _on_error(
+        self, connection: Connection, header: wire.Header, _body: wire.Body | None
+    ) -> None:
+        match header:
+            case {"id": None | int(), "code": str(code), "message": str(message)}:
+                detail = header.get("detail")
+                error = error_from_code(code, message, detail if isinstance(detail, dict) else {})
+            case _:
+                raise ProtocolError(f"an error has id, code and message, not {header!r:.80}")
+        if header["id"] is None:
+            connection.fail(error)
+            return
+        call = self._answered(connection, header)
+        if call is None:
+            return
+        if connection.draining and isinstance(error, Unavailable):
+            # It crossed the goodbye on the wire: it was never admitted there.
+            call.connection = None
+            if time.monotonic_ns() >= call.deadline_ns:
+                self._end(call, self._expired(call))
+                return
+            self._calls[call.id] = call
+            self._send_waiting()
+            return
+        self._end(call, error)
+
+    def _on_goodbye(
+        self, connection: Connection, header: wire.Header, _body: wire.Body | None
+    ) -> None:
+        connection.draining = True
+        self._dialer.reason = str(header.get("message") or "it drains")
+        if self._connection is connection:
+            self._connection = None
+
+    def _answered(self, connection: Connection, header: wire.Header) -> Call | None:
+        call_id = header.get("id")
+        if type(call_id) is not int:
+            raise ProtocolError(f"an answer has the id of its question, not {call_id!r}")
+        call = self._calls.get(call_id)
+        if call is None or call.connection is not connection:
+            return None  # It was given up, or went elsewhere after a loss.
+        del self._calls[call_id]
+        self._dialer.worked()
+        return call
+
+    def _close_if_done(self, connection: Connection) -> None:
+        if not any(call.connection is connection for call in self._calls.values()):
+            connection.close()
+
+
+def _too_late(call: Call, now_ns: int) -> DeadlineExpired:
+    late_ms = (now_ns - call.deadline_ns) / 1e6
+    budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
+    return DeadlineExpired(
+        f"the result came {late_ms:.3g} ms after the deadline of {budget_ms:g} ms "
+        "(accept_late=True would have delivered it)",
+        {"budget_ms": budget_ms, "late_ms": late_ms},
+    )

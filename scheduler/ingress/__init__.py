@@ -1,0 +1,1 @@
+"""The doors: where requests come in and answers go out."""

@@ -1,0 +1,419 @@
+"""The native door: the box's own protocol over unix sockets and TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+
+from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestClass
+from scheduler.daemon.catalog import checked_class
+from scheduler.daemon.driver import Answer, Driver, Submission
+from scheduler.errors import (
+    InvalidInput,
+    LaxityError,
+    Overloaded,
+    ProtocolError,
+    Unauthorized,
+    Unavailable,
+)
+from scheduler.wire import (
+    VERSION,
+    Body,
+    FrameLimits,
+    FrameReader,
+    Header,
+    allocate,
+    body_bytes,
+    checked_budget_ns,
+    encode,
+    pack_tensors,
+    unpack_tensors,
+)
+
+HELLO_S = 5.0
+"""How long a connection may take to say hello."""
+
+_KNOWN_SHAPES = 1024
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class DoorRules:
+    """What the door asks of those who come in.
+
+    Attributes:
+        site: The name that clients are told.
+        token: What every client must say; None where the socket's own permissions suffice.
+        frames: The largest header and body.
+        connections: How many may be open.
+        max_budget_ns: The longest deadline.
+    """
+
+    site: str
+    token: str | None
+    frames: FrameLimits
+    connections: int
+    max_budget_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A request's tensors, apart from their values.
+
+    Attributes:
+        kind: The request's class.
+        has_batch: Whether they have a leading batch dimension of 1, as the answer then has too.
+        names: The inputs in the signature's order.
+        in_order: Whether the request has them in that order.
+        size: What they take in the body.
+        specs: `[name, dtype, shape]` of one item, in the request's order.
+    """
+
+    kind: RequestClass
+    has_batch: bool
+    names: tuple[str, ...]
+    in_order: bool
+    size: int
+    specs: list[list[Any]]
+
+
+class NativeDoor:
+    """Everything that the connections of the native protocol share.
+
+    Args:
+        driver: Takes the requests.
+        rules: What is asked of clients.
+        status: What `status` answers.
+    """
+
+    def __init__(self, driver: Driver, rules: DoorRules, status: Callable[[], Any]) -> None:
+        """Open, with nobody in."""
+        self.driver = driver
+        self.rules = rules
+        self.status = status
+        self.reading_bytes = 0
+        self._connections: set[_Connection] = set()
+        self._shapes: dict[Any, _Shape] = {}
+        self._closing = False
+
+    def __call__(self) -> asyncio.BufferedProtocol:
+        """The protocol of one more connection."""
+        return _Connection(self)
+
+    def enter(self, connection: _Connection) -> None:
+        """Counts a connection in.
+
+        Raises:
+            Overloaded: There are too many.
+        """
+        if len(self._connections) >= self.rules.connections:
+            raise Overloaded(f"{self.rules.connections} connections are open already")
+        self._connections.add(connection)
+
+    def leave(self, connection: _Connection) -> None:
+        """Counts a connection out."""
+        self._connections.discard(connection)
+
+    def stop_admitting(self) -> None:
+        """Tells every client to take new requests elsewhere; answers still go out."""
+        self._closing = True
+        for connection in self._connections:
+            connection.say_goodbye()
+
+    @property
+    def closing(self) -> bool:
+        """Whether new requests are turned away."""
+        return self._closing
+
+    def close(self) -> None:
+        """Closes every connection once what was written is out."""
+        for connection in list(self._connections):
+            connection.close()
+
+    def shape_of(self, header: Header) -> _Shape:
+        """What a request's model and tensors come to; the same question is answered from memory.
+
+        Raises:
+            InvalidInput: The model or its tensors are not right.
+        """
+        model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
+        try:
+            key = (model, variant, *((n, d, *s) for n, d, s in specs))  # type: ignore[union-attr]
+            if (known := self._shapes.get(key)) is not None:
+                return known
+        except (TypeError, ValueError):
+            key = None
+        card = self.driver.catalog.card(model, variant)
+        size = body_bytes(specs)
+        kind, has_batch = checked_class(card, variant, specs)
+        names = tuple(spec.name for spec in card.signature.inputs)
+        items = [[n, d, s[1:]] for n, d, s in specs] if has_batch else specs
+        shape = _Shape(kind, has_batch, names, [n for n, _, _ in specs] == list(names), size, items)
+        if len(self._shapes) >= _KNOWN_SHAPES:
+            self._shapes.clear()
+        self._shapes[key] = shape
+        return shape
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One client."""
+
+    def __init__(self, door: NativeDoor) -> None:
+        self._door = door
+        self._driver = door.driver
+        self._reader = FrameReader(door.rules.frames, self._allocate)
+        self._transport: asyncio.Transport | None = None
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self._known = False
+        self._ids: dict[int, int | None] = {}
+        self._new_ids: list[int] = []
+        self._reserved = 0
+
+    # -- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        try:
+            self._door.enter(self)
+        except Overloaded as error:
+            self._refuse(error)
+            return
+        self._hello_timer = asyncio.get_running_loop().call_later(HELLO_S, self._hello_is_late)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._reader.advance(nbytes)
+            if not frames:
+                return
+            self._release()
+            self._take(frames)
+        except (ProtocolError, Unauthorized) as error:
+            self._refuse(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._release()
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        self._door.leave(self)
+        for request_id in list(self._ids.values()):
+            if request_id is not None:
+                self._driver.cancel(request_id)
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: take no more requests from it."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    # -- reading
+
+    def _allocate(self, header: Header, size: int) -> memoryview | None:
+        """Memory for a large body, unless clients fill all that the box has for requests."""
+        if not self._known:
+            raise ProtocolError("the first frame of a connection is hello, without a body")
+        if self._door.reading_bytes + size > self._driver.core.limits.bytes:
+            return None
+        self._door.reading_bytes += size
+        self._reserved = size
+        return allocate(header, size)
+
+    def _release(self) -> None:
+        self._door.reading_bytes -= self._reserved
+        self._reserved = 0
+
+    def _take(self, frames: list[tuple[Header, Body | None]]) -> None:
+        submissions: list[Submission] = []
+        for header, body in frames:
+            try:
+                self._take_one(header, body, submissions)
+            except (ProtocolError, Unauthorized):
+                raise
+            except LaxityError as error:
+                self._say_error(header.get("id"), error.code, str(error), error.detail)
+        if submissions:
+            asked = list(self._new_ids)
+            self._new_ids.clear()
+            for client_id, request_id in zip(asked, self._driver.submit(submissions), strict=True):
+                if client_id in self._ids:
+                    self._ids[client_id] = request_id
+
+    def _take_one(self, header: Header, body: Body | None, submissions: list[Submission]) -> None:
+        kind = header["t"]
+        if not self._known:
+            self._take_hello(header)
+        elif kind == "infer":
+            submissions.append(self._take_infer(header, body))
+        elif kind == "cancel":
+            request_id = self._ids.get(_id_of(header))
+            if request_id is not None:
+                self._driver.cancel(request_id)
+        elif kind == "models":
+            self._say(
+                {"t": "reply", "id": header.get("id"), "value": self._driver.catalog.describe()}
+            )
+        elif kind == "status":
+            self._say({"t": "reply", "id": header.get("id"), "value": self._door.status()})
+        else:
+            raise InvalidInput(
+                f"message type {kind!r} is not known; there are infer, cancel, models, status"
+            )
+
+    def _take_hello(self, header: Header) -> None:
+        if header["t"] != "hello":
+            raise ProtocolError("the first frame of a connection is hello")
+        if header.get("v") != VERSION:
+            raise ProtocolError(
+                f"this box speaks version {VERSION} of the native protocol, not {header.get('v')!r}"
+            )
+        rules = self._door.rules
+        if rules.token is not None:
+            said = header.get("token")
+            if not isinstance(said, str) or not hmac.compare_digest(
+                said.encode(), rules.token.encode()
+            ):
+                raise Unauthorized(
+                    "the token is missing or wrong (LAXITY_TOKEN, or Client(token=…))"
+                )
+        self._known = True
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        limits = {
+            "header_bytes": rules.frames.header_bytes,
+            "body_bytes": rules.frames.body_bytes,
+        }
+        self._say({"t": "welcome", "v": VERSION, "site": rules.site, "limits": limits})
+        if self._door.closing:
+            self.say_goodbye()
+
+    def _take_infer(self, header: Header, body: Body | None) -> Submission:
+        client_id = _id_of(header)
+        if client_id in self._ids:
+            raise InvalidInput(f"id {client_id} is in flight on this connection already")
+        if self._door.closing:
+            raise Unavailable("the box is shutting down")
+        budget_ns = checked_budget_ns(header.get("budget_ns"), self._door.rules.max_budget_ns)
+        shape = self._door.shape_of(header)
+        if body is None:
+            raise Overloaded(
+                f"requests hold {self._driver.core.limits.bytes} bytes of tensors already"
+            )
+        specs = shape.specs
+        if len(body) != shape.size or not shape.in_order:
+            specs, body = _in_order(shape.names, header["in"], body)
+            if shape.has_batch:
+                specs = [[name, dtype, sizes[1:]] for name, dtype, sizes in specs]
+        self._ids[client_id] = None
+        self._new_ids.append(client_id)
+
+        def reply(answer: Answer) -> None:
+            self._answer(client_id, answer, shape.has_batch)
+
+        return Submission(
+            shape.kind,
+            specs,
+            body,
+            self._driver.clock_ns() + budget_ns,
+            *_urgency(header),
+            reply,
+        )
+
+    # -- writing
+
+    def _answer(self, client_id: int, answer: Answer, has_batch: bool) -> None:
+        self._ids.pop(client_id, None)
+        if answer.outputs is None or answer.offer is None:
+            self._say_error(client_id, answer.outcome.value, answer.reason, dict(answer.detail))
+            return
+        specs, body = answer.outputs
+        if has_batch:
+            specs = [[name, dtype, [1, *shape]] for name, dtype, shape in specs]
+        header = {
+            "t": "result",
+            "id": client_id,
+            "outcome": answer.outcome.value,
+            "target": answer.target,
+            "variant": answer.offer.variant,
+            "runtime": answer.offer.runtime,
+            "batch": answer.batch,
+            "out": specs,
+            "timing": answer.timing_ns,
+        }
+        self._write(encode(header, (body,)))
+
+    def _say(self, header: Header) -> None:
+        self._write(encode(header))
+
+    def _say_error(self, client_id: Any, code: str, message: str, detail: Any) -> None:
+        known_id = client_id if type(client_id) is int else None
+        self._say(
+            {"t": "error", "id": known_id, "code": code, "message": message, "detail": detail}
+        )
+
+    def _write(self, buffers: list[Any]) -> None:
+        if self._transport is None:
+            return
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    def say_goodbye(self) -> None:
+        """Says that the box takes no more requests."""
+        self._say({"t": "goodbye", "message": "the box is shutting down"})
+
+    def close(self) -> None:
+        """Closes once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _refuse(self, error: LaxityError) -> None:
+        """Says what was wrong and closes the connection."""
+        self._say_error(None, error.code, str(error), error.detail)
+        self.close()
+
+    def _hello_is_late(self) -> None:
+        if not self._known:
+            self._refuse(ProtocolError(f"no hello came within {HELLO_S:g} s"))
+
+
+def _in_order(names: Sequence[str], specs: Any, body: Body) -> tuple[list[list[Any]], Body]:
+    """The tensors in the order of the model's signature."""
+    tensors = unpack_tensors(specs, body)
+    specs, buffers = pack_tensors({name: tensors[name] for name in names})
+    return specs, memoryview(b"".join(buffers))
+
+
+def _id_of(header: Header) -> int:
+    client_id = header.get("id")
+    if type(client_id) is not int:
+        raise InvalidInput(f"id is an integer that the client chooses, not {client_id!r}")
+    return client_id
+
+
+def _urgency(header: Header) -> tuple[int, float, bool]:
+    priority = header.get("priority", DEFAULT_PRIORITY)
+    if type(priority) is not int or not 0 <= priority <= LOWEST_PRIORITY:
+        raise InvalidInput(
+            f"priority is an integer from 0 (first) to {LOWEST_PRIORITY}, not {priority!r}"
+        )
+    weight = header.get("weight", 1.0)
+    if type(weight) not in (int, float) or not 0 < weight < math.inf:
+        raise InvalidInput(f"weight is a finite number above 0, not {weight!r}")
+    late = header.get("late", False)
+    if type(late) is not bool:
+        raise InvalidInput(f"late is true or false, not {late!r}")
+    return priority, float(weight), late

@@ -1,0 +1,94 @@
+"""What a caller gets for a request that ended well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from scheduler import wire
+from scheduler.core.outcomes import Outcome
+from scheduler.errors import InvalidInput
+
+
+class Timing(NamedTuple):
+    """Where the time of a request went on the box that answered, in nanoseconds.
+
+    Attributes:
+        queue_ns: From admission until a target took it.
+        transfer_ns: Moving tensors to the target and back.
+        execute_ns: The runtime's own time for the batch.
+        total_ns: From the frame's arrival at the box until the answer was written.
+    """
+
+    queue_ns: int
+    transfer_ns: int
+    execute_ns: int
+    total_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class Result:
+    """The outputs of one inference and how it went.
+
+    Attributes:
+        outputs: Arrays by output name. They are views over the received bytes and may be
+            read-only; copy one to change it.
+        outcome: `completed`, or `late` where the caller accepted that.
+        target: Where it ran, e.g. `gpu:0`, a peer's or a cloud's name, or `cache`.
+        variant: The model's variant that ran.
+        runtime: What ran it there.
+        batch: How many requests shared its batch.
+        timing: Where the time went.
+    """
+
+    outputs: dict[str, NDArray[Any]]
+    outcome: Outcome
+    target: str
+    variant: str
+    runtime: str
+    batch: int
+    timing: Timing
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The output called `name`.
+
+        Raises:
+            KeyError: There is no such output; the message names those there are.
+        """
+        try:
+            return self.outputs[name]
+        except KeyError:
+            names = ", ".join(map(repr, self.outputs))
+            raise KeyError(f"no output {name!r}; there are {names}") from None
+
+    @property
+    def late(self) -> bool:
+        """True when it came after the deadline."""
+        return self.outcome is Outcome.LATE
+
+
+_OUTCOMES = {outcome.value: outcome for outcome in (Outcome.COMPLETED, Outcome.LATE)}
+
+
+def result_from(header: wire.Header, body: wire.Body | None) -> Result:
+    """The result that a `result` message carries.
+
+    Raises:
+        InvalidInput: The message is not what the protocol says.
+    """
+    try:
+        queue_ns, transfer_ns, execute_ns, total_ns = map(index, header["timing"])
+        return Result(
+            wire.unpack_tensors(header["out"], body),
+            _OUTCOMES[header["outcome"]],
+            header["target"],
+            header["variant"],
+            header["runtime"],
+            header["batch"],
+            Timing(queue_ns, transfer_ns, execute_ns, total_ns),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(f"a result that does not follow the protocol: {error!r}") from error

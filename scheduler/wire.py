@@ -1,0 +1,297 @@
+"""The native protocol: bytes in, frames out, and back. No sockets, no clock.
+
+A frame is a prefix of two little-endian uint32 (header bytes, body bytes), a msgpack map (the
+header) and raw tensor bytes (the body). Tensors lie in the body in the order of the header's
+list of `[name, dtype, shape]`, each starting at a multiple of `ALIGNMENT`.
+
+Everything that decides whether bytes are acceptable is in this file. A `ProtocolError` means
+that the stream can't be followed any further; an `InvalidInput` concerns one frame only.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.signature import DTYPES
+from scheduler.errors import InvalidInput, ProtocolError
+
+VERSION = 1
+ALIGNMENT = 64
+MAX_TENSORS = 256
+MAX_DIMENSIONS = 16
+PREFIX = struct.Struct("<II")
+
+_CHUNK_BYTES = 256 * 1024
+# What is read before a large body's header is known has to be copied, so it is not too much.
+_READ_BYTES = 64 * 1024
+_JOIN_BYTES = 32 * 1024
+_MAX_BUDGET_NS = 2**62
+_MAX_DIMENSION = 2**32
+# A dtype's name takes longer to make than all the rest of a small tensor.
+_NAMES: dict[np.dtype[Any], str] = {np.dtype(name): name for name in DTYPES}
+
+Header = dict[str, Any]
+Body = memoryview
+Tensors = dict[str, NDArray[Any]]
+Allocate = Callable[[Header, int], "memoryview | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """The largest header and body, in bytes, that a reader accepts."""
+
+    header_bytes: int = 64 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+
+
+def allocate(_header: Header, body_bytes: int) -> memoryview:
+    """Fresh memory for one body; not zeroed, because the reader fills all of it."""
+    return np.empty(body_bytes, np.uint8).data
+
+
+class FrameReader:
+    """Cuts a byte stream into frames, with large bodies read in place.
+
+    The caller asks `get_buffer` where the next bytes go, fills some of it, and says how many
+    to `advance`, which returns the frames that are complete. `allocate` is called once per
+    body that does not fit the reader's own buffer, with the header and the body's size; it
+    returns the memory to fill, or None to have the body skipped (the frame then comes with
+    body None).
+    """
+
+    def __init__(self, limits: FrameLimits, allocate: Allocate = allocate) -> None:
+        """Starts at a frame boundary."""
+        self._limits = limits
+        self._allocate = allocate
+        # Room for any header and small body, wherever the frame starts in it.
+        self._chunk = memoryview(bytearray(max(_CHUNK_BYTES, 2 * limits.header_bytes)))
+        self._start = 0
+        self._end = 0
+        self._header: Header | None = None
+        self._body: memoryview | None = None
+        self._missing = 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """True when no part of a frame is held."""
+        return self._header is None and self._start == self._end
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes of the stream go; never empty."""
+        if self._header is None:
+            return self._chunk[self._end : self._end + _READ_BYTES]
+        if self._body is None:
+            return self._chunk[: min(self._missing, _CHUNK_BYTES)]
+        return self._body[len(self._body) - self._missing :]
+
+    def advance(self, count: int) -> list[tuple[Header, Body | None]]:
+        """Takes note of `count` new bytes in the last buffer; the frames now complete.
+
+        Raises:
+            ProtocolError: The stream can't be followed; close the connection.
+        """
+        if self._header is not None:
+            self._missing -= count
+            if self._missing:
+                return []
+            frame = (self._header, self._body)
+            self._header = self._body = None
+            return [frame]
+        self._end += count
+        frames: list[tuple[Header, Body | None]] = []
+        while (frame_or_none := self._next()) is not None:
+            frames.append(frame_or_none)
+        self._compact()
+        return frames
+
+    def _next(self) -> tuple[Header, Body | None] | None:
+        have = self._end - self._start
+        if have < PREFIX.size or self._header is not None:
+            return None
+        header_bytes, body_bytes = PREFIX.unpack_from(self._chunk, self._start)
+        self._check_sizes(header_bytes, body_bytes)
+        body_at = self._start + PREFIX.size + header_bytes
+        if body_at > self._end:
+            return None
+        whole = body_at + body_bytes <= self._end
+        if not whole and body_bytes <= _JOIN_BYTES:
+            return None
+        header = _unpack_header(self._chunk[body_at - header_bytes : body_at])
+        if whole and body_bytes <= _JOIN_BYTES:
+            self._start = body_at + body_bytes
+            return header, memoryview(bytes(self._chunk[body_at : self._start]))
+        body = self._allocate(header, body_bytes)
+        here = min(body_bytes, self._end - body_at)
+        if body is not None:
+            body[:here] = self._chunk[body_at : body_at + here]
+        self._start = body_at + here
+        if whole:
+            return header, body
+        self._header, self._body, self._missing = header, body, body_bytes - here
+        return None
+
+    def _check_sizes(self, header_bytes: int, body_bytes: int) -> None:
+        limits = self._limits
+        if not 0 < header_bytes <= limits.header_bytes:
+            raise ProtocolError(
+                f"a frame header has 1 to {limits.header_bytes} bytes, not {header_bytes}"
+            )
+        if body_bytes > limits.body_bytes:
+            raise ProtocolError(
+                f"a frame body has at most {limits.body_bytes} bytes, not {body_bytes}"
+            )
+
+    def _compact(self) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start and len(self._chunk) - self._end < len(self._chunk) // 2:
+            held = self._end - self._start
+            self._chunk[:held] = bytes(self._chunk[self._start : self._end])
+            self._start, self._end = 0, held
+
+
+def _unpack_header(raw: memoryview) -> Header:
+    try:
+        header = msgpack.unpackb(raw, strict_map_key=True, max_ext_len=0)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise ProtocolError(
+            f"a frame header is one msgpack map with string keys: {error}"
+        ) from None
+    if not isinstance(header, dict) or not isinstance(header.get("t"), str):
+        raise ProtocolError("a frame header is a msgpack map with the message type under 't'")
+    return header
+
+
+def encode(header: Header, buffers: Sequence[Any] = ()) -> list[Any]:
+    """The buffers that make one frame, ready for `writelines`.
+
+    Small frames come as one `bytes`; large tensors are not copied.
+
+    Args:
+        header: The message; must be msgpack-able.
+        buffers: The body's parts, as `pack_tensors` gives them.
+    """
+    packed = msgpack.packb(header)
+    body_bytes = sum(map(len, buffers))
+    parts = [PREFIX.pack(len(packed), body_bytes), packed, *buffers]
+    return [b"".join(parts)] if body_bytes <= _JOIN_BYTES else [b"".join(parts[:2]), *parts[2:]]
+
+
+def pack_tensors(tensors: Mapping[str, NDArray[Any]]) -> tuple[list[list[Any]], list[Any]]:
+    """The header's tensor list and the body's buffers for named arrays.
+
+    Arrays that are contiguous and little-endian are not copied.
+
+    Raises:
+        InvalidInput: A dtype that can't travel.
+    """
+    specs: list[list[Any]] = []
+    buffers: list[Any] = []
+    padding = 0
+    for name, tensor in tensors.items():
+        dtype = _NAMES.get(tensor.dtype) or tensor.dtype.name
+        if dtype not in DTYPES:
+            raise InvalidInput(
+                f"tensor {name!r} has dtype {dtype}; accepted are {', '.join(DTYPES)}"
+            )
+        specs.append([name, dtype, list(tensor.shape)])
+        if padding:
+            buffers.append(bytes(padding))
+        if tensor.nbytes:
+            buffers.append(_bytes_of(tensor))
+        padding = -tensor.nbytes % ALIGNMENT
+    return specs, buffers
+
+
+def _bytes_of(tensor: NDArray[Any]) -> memoryview:
+    if not tensor.dtype.isnative:
+        tensor = tensor.astype(tensor.dtype.newbyteorder("="))
+    return np.ascontiguousarray(tensor).data.cast("B")
+
+
+def body_bytes(specs: Any) -> int:
+    """The size of the body that a tensor list describes.
+
+    Raises:
+        InvalidInput: The list is not what the protocol says.
+    """
+    size = 0
+    for spec in _checked_list(specs):
+        _, dtype, shape = _checked_spec(spec)
+        size += -size % ALIGNMENT + math.prod(shape) * DTYPES[dtype]
+    return size
+
+
+def unpack_tensors(specs: Any, body: Body | None) -> Tensors:
+    """Named arrays over the memory of a body, without a copy.
+
+    Raises:
+        InvalidInput: The list or the body's size is not what the protocol says.
+    """
+    available = len(body) if body is not None else 0
+    tensors: Tensors = {}
+    offset = end = 0
+    for spec in _checked_list(specs):
+        name, dtype, shape = _checked_spec(spec)
+        if name in tensors:
+            raise InvalidInput(f"tensor {name!r} appears twice")
+        count = math.prod(shape)
+        end = offset + count * DTYPES[dtype]
+        if end > available:
+            raise InvalidInput(
+                f"tensor {name!r} ({dtype} {shape}) ends at byte {end}, the body has {available}"
+            )
+        try:
+            tensors[name] = np.ndarray(shape, dtype, body if count else None, offset)
+        except ValueError:
+            # Empty, but with other dimensions whose product is more than an address holds.
+            raise InvalidInput(f"tensor {name!r} has shape {shape}; that is too large") from None
+        offset = end + (-end % ALIGNMENT)
+    if end != available:
+        raise InvalidInput(f"the tensors take {end} bytes, the body has {available}")
+    return tensors
+
+
+def _checked_list(specs: Any) -> list[Any]:
+    if not isinstance(specs, list) or len(specs) > MAX_TENSORS:
+        raise InvalidInput(f"tensors are a list of at most {MAX_TENSORS} [name, dtype, shape]")
+    return specs
+
+
+def _checked_spec(spec: Any) -> tuple[str, str, list[int]]:
+    if type(spec) is not list or len(spec) != 3:
+        raise InvalidInput("a tensor is described by [name, dtype, shape]")
+    name, dtype, shape = spec
+    if type(name) is not str or type(dtype) is not str or type(shape) is not list:
+        raise InvalidInput("a tensor is described by [name, dtype, shape]")
+    if len(shape) > MAX_DIMENSIONS:
+        raise InvalidInput(f"tensor {name!r} has more than {MAX_DIMENSIONS} dimensions")
+    if dtype not in DTYPES:
+        raise InvalidInput(f"tensor {name!r} has dtype {dtype!r}; accepted are {', '.join(DTYPES)}")
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= _MAX_DIMENSION:
+            raise InvalidInput(
+                f"tensor {name!r} has shape {shape}; sizes are integers from 0 to 2**32"
+            )
+    return name, dtype, shape
+
+
+def checked_budget_ns(value: Any, max_ns: int = _MAX_BUDGET_NS) -> int:
+    """A budget from a header.
+
+    Raises:
+        InvalidInput: Not an integer of nanoseconds from 1 to `max_ns`.
+    """
+    if type(value) is not int or not 0 < value <= max_ns:
+        raise InvalidInput(
+            f"budget_ns is an integer from 1 to {max_ns} (nanoseconds left), not {value!r}"
+        )
+    return value

@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import gc
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler import (
+    Client,
+    DeadlineExpired,
+    DeadlineInfeasible,
+    InvalidInput,
+    ModelNotFound,
+    ProtocolError,
+    Unavailable,
+    wire,
+)
+from tests.fake_box import FakeBox, Peer, ignore, image
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def box(tmp_path):
+    box = FakeBox(tmp_path / "s").start()
+    yield box
+    box.close()
+
+
+@pytest.fixture
+def client(box):
+    with Client(box.url) as client:
+        yield client
+
+
+class TestInfer:
+    def test_the_result_says_how_it_went(self, client):
+        result = client.infer("digits", image(1, 2), deadline_ms=MINUTE_MS, variant="int8")
+        assert result["image"].tolist() == [1, 2]
+        assert (result.target, result.variant, result.runtime, result.batch, result.late) == (
+            ("cpu:0", "int8", "echo", 1, False)
+        )
+        assert result.timing == (1, 2, 3, 6)
+        assert result.timing.total_ns == 6
+
+    def test_an_output_that_is_not_there_is_named(self, client):
+        result = client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+        with pytest.raises(KeyError, match="no output 'scores'; there are 'image'"):
+            result["scores"]
+
+    def test_large_tensors_go_through(self, client):
+        x = np.arange(150_000, dtype=np.float32)
+        result = client.infer("digits", {"image": x}, deadline_ms=MINUTE_MS)
+        np.testing.assert_array_equal(result["image"], x)
+
+    def test_what_is_asked_for_is_on_the_wire(self, box, client):
+        client.infer(
+            "digits",
+            {"image": [[1, 2]]},
+            deadline_ms=MINUTE_MS,
+            priority=0,
+            weight=2.5,
+            accept_late=True,
+        )
+        client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+        (_, first), (_, second) = box.wait("infer", 2)
+        assert first["in"] == [["image", "int64", [1, 2]]]
+        assert (first["priority"], first["weight"], first["late"]) == (0, 2.5, True)
+        assert not {"priority", "weight", "late", "variant"} & set(second)
+        assert 0 < second["budget_ns"] <= MINUTE_MS * 1e6
+        assert first["id"] != second["id"]
+
+    def test_at_most_half_of_the_budget_is_kept_for_the_way(self, box, client):
+        box.on_infer = ignore
+        client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+        ((_, header),) = box.wait("infer")
+        assert header["budget_ns"] >= MINUTE_MS * 1e6 / 2 - 10e9
+
+    @pytest.mark.parametrize(
+        ("code", "error"),
+        [
+            ("infeasible", DeadlineInfeasible),
+            ("model_not_found", ModelNotFound),
+            ("unavailable", Unavailable),
+            ("cancelled", CancelledError),
+        ],
+    )
+    def test_errors_of_the_box_are_typed(self, box, client, code, error):
+        box.on_infer = lambda peer, header: peer.refuse(header, code, "why", a=1)
+        with pytest.raises(error, match="why") as caught:
+            client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+        if code != "cancelled":
+            assert caught.value.detail == {"a": 1}
+
+    def test_inputs_over_the_box_limit_are_not_sent(self, box, client):
+        x = np.zeros(300_000, np.float32)
+        with pytest.raises(InvalidInput, match=r"1200000 bytes.* accepts up to 1000000"):
+            client.infer("digits", {"image": x}, deadline_ms=MINUTE_MS)
+        with pytest.raises(InvalidInput, match=r"header takes .* bytes.* accepts up to 65536"):
+            client.infer("x" * 70_000, image(1), deadline_ms=MINUTE_MS)
+        assert not box.messages("infer")
+
+    @pytest.mark.parametrize("fields", [{}, {"timing": [1, 2]}, {"timing": [1, 2, 3, "4"]}])
+    def test_a_malformed_result_fails_its_request_alone(self, box, client, fields):
+        box.on_infer = lambda peer, header: peer.send({"t": "result", "id": header["id"], **fields})
+        with pytest.raises(ProtocolError, match="does not follow the protocol"):
+            client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+        box.on_infer = Peer.answer
+        client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+        assert len(box.messages("hello")) == 1
+
+    def test_models_and_status(self, client):
+        assert client.models()["digits"]["inputs"] == [["image", "float32", [None]]]
+        assert client.status() == {"site": "test"}
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        "deadline_ms", [0, -1, math.nan, math.inf, -math.inf, True, "50", 86_400_001, 1e300]
+    )
+    def test_a_deadline_is_a_number_of_milliseconds(self, client, deadline_ms):
+        with pytest.raises(InvalidInput, match="deadline_ms is"):
+            client.submit("digits", image(1), deadline_ms=deadline_ms)
+
+    def test_every_request_has_a_deadline(self, client):
+        with pytest.raises(InvalidInput, match="every request has a deadline, because"):
+            client.submit("digits", image(1), deadline_ms=None)
+
+    def test_numpy_numbers_are_numbers(self, client):
+        client.infer(
+            "digits",
+            image(1),
+            deadline_ms=np.float32(60_000),
+            priority=np.int64(2),
+            weight=np.float64(2),
+        )
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"priority": 8}, "priority is an integer from 0"),
+            ({"priority": True}, "priority is an integer from 0"),
+            ({"priority": 1.5}, "priority is an integer from 0"),
+            ({"weight": 0}, "weight is a finite number above 0"),
+            ({"weight": math.nan}, "weight is a finite number above 0"),
+            ({"variant": 3}, "variant is the name"),
+            ({"model": ""}, "model is the name"),
+            ({"model": 7}, "model is the name"),
+            ({"inputs": {}}, "inputs are a dict"),
+            ({"inputs": [1]}, "inputs are a dict"),
+            ({"inputs": {1: [1]}}, "an input's name is a str"),
+            ({"inputs": {"x": object()}}, "'x' has dtype object; accepted are bool"),
+            ({"inputs": {"x": ["a"]}}, "'x' has dtype str"),
+            ({"inputs": {"x": [[1], [1, 2]]}}, "'x' does not make an array"),
+        ],
+    )
+    def test_the_error_says_what_is_right(self, client, options, message):
+        arguments: dict[str, Any] = {"model": "digits", "inputs": image(1), **options}
+        with pytest.raises(InvalidInput, match=message):
+            client.submit(deadline_ms=MINUTE_MS, **arguments)
+
+
+class TestDeadline:
+    def test_no_answer_is_said_at_the_deadline_and_the_box_is_told(self, box, client):
+        box.on_infer = ignore
+        later = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+        future = client.submit("digits", image(2), deadline_ms=20)
+        with pytest.raises(DeadlineExpired, match="deadline of 20 ms passed; no answer from unix"):
+            future.result()
+        ((_, cancel),) = box.wait("cancel")
+        ((_, infer),) = [e for e in box.wait("infer", 2) if e[1]["budget_ns"] < 1e9]
+        assert cancel["id"] == infer["id"]
+        assert not later.done()
+
+    def test_each_of_many_deadlines_is_kept(self, box, client):
+        box.on_infer = ignore
+        futures = [client.submit("digits", image(1), deadline_ms=30 - n % 30) for n in range(600)]
+        for future in futures:
+            assert isinstance(future.exception(), DeadlineExpired)
+
+    def test_a_late_answer_is_delivered_where_it_was_accepted(self, box, client):
+        box.on_infer = ignore
+        late = client.submit("digits", image(1), deadline_ms=5, accept_late=True)
+        other = client.submit("digits", image(2), deadline_ms=20)
+        with pytest.raises(DeadlineExpired):
+            other.result()
+        assert not late.done()
+        for peer, header in box.wait("infer", 2):
+            peer.answer(header)
+        assert late.result().late
+        assert late.result()["image"].tolist() == [1]
+
+    def test_timing_out_does_not_end_the_connection(self, box, client):
+        box.on_infer = ignore
+        with pytest.raises(DeadlineExpired):
+            client.infer("digits", image(1), deadline_ms=2)
+        box.on_infer = Peer.answer
+        client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+        assert len(box.messages("hello")) == 1
+
+
+class TestCancel:
+    def test_cancelling_the_future_tells_the_box(self, box, client):
+        box.on_infer = ignore
+        first = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+        second = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+        assert first.cancel()
+        assert client.cancel(second)
+        sent = {header["id"] for _, header in box.wait("infer", 2)}
+        assert {header["id"] for _, header in box.wait("cancel", 2)} == sent
+        with pytest.raises(CancelledError):
+            first.result()
+
+    def test_what_has_ended_can_not_be_cancelled(self, client):
+        future = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+        future.result()
+        assert not client.cancel(future)
+
+    def test_an_answer_to_a_cancelled_request_is_dropped(self, box, client):
+        box.on_infer = ignore
+        future = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+        ((peer, header),) = box.wait("infer")
+        future.cancel()
+        peer.answer(header)
+        assert client.status()
+        assert future.cancelled()
+
+    def test_closing_cancels_what_is_in_flight(self, box):
+        box.on_infer = ignore
+        client = Client(box.url)
+        future = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+        client.close()
+        with pytest.raises(CancelledError):
+            future.result()
+        client.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+
+    def test_a_dropped_client_ends_its_thread(self, box):
+        client = Client(box.url)
+        del client
+        gc.collect()
+        box.wait("lost")
+        assert not [t for t in threading.enumerate() if t.name == "laxity-client"]
+
+    def test_the_interpreter_exits_with_requests_in_flight(self, box):
+        box.on_infer = ignore
+        script = (
+            "import numpy, sys; from scheduler import Client; client = Client(sys.argv[1]); "
+            "client.submit('digits', {'image': numpy.zeros(3)}, deadline_ms=3.6e6)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, box.url], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+class TestMap:
+    def test_results_come_in_order_whatever_the_box_does(self, box, client):
+        held: list[tuple[Peer, wire.Header]] = []
+
+        def swap(peer, header):
+            held.append((peer, header))
+            if len(held) == 4:
+                for peer, header in reversed(held):
+                    peer.answer(header)
+                held.clear()
+
+        box.on_infer = swap
+        frames = [np.array([n], np.float32) for n in range(40)]
+        results = client.map("digits", frames, deadline_ms=MINUTE_MS, concurrency=4)
+        # With a window of four the box always has the four that it waits for, or none.
+        assert [next(results)["image"].item() for _ in range(4)] == [0, 1, 2, 3]
+        results.close()
+
+    def test_the_window_is_bounded(self, box, client):
+        drawn = 0
+
+        def frames() -> Iterator[wire.Tensors]:
+            nonlocal drawn
+            for n in range(100):
+                drawn += 1
+                yield image(n)
+
+        results = client.map("digits", frames(), deadline_ms=MINUTE_MS, concurrency=8)
+        assert drawn == 0
+        for n, result in enumerate(results):
+            assert result["image"].item() == n
+            assert drawn <= n + 8
+        assert drawn == 100
+
+    def test_the_name_of_the_only_input_is_asked_once(self, box, client):
+        for _ in range(2):
+            list(client.map("digits", [np.zeros(2), [1, 2]], deadline_ms=MINUTE_MS))
+        assert len(box.messages("models")) == 1
+
+    def test_a_model_with_several_inputs_needs_their_names(self, client):
+        with pytest.raises(InvalidInput, match="has the inputs a, b: frames are dicts"):
+            list(client.map("pair", [np.zeros(2)], deadline_ms=MINUTE_MS))
+        with pytest.raises(ModelNotFound, match="did you mean 'digits'"):
+            list(client.map("digit", [np.zeros(2)], deadline_ms=MINUTE_MS))
+
+    def test_an_error_ends_it_and_cancels_the_rest(self, box, client):
+        def refuse_first(peer, header):
+            if header["tensors"]["image"].item() == 0:
+                peer.refuse(header, "failed")
+
+        box.on_infer = refuse_first
+        frames = [image(n) for n in range(10)]
+        with pytest.raises(Exception, match="no"):
+            list(client.map("digits", frames, deadline_ms=MINUTE_MS, concurrency=3))
+        box.wait("cancel", 2)
+
+    def test_errors_can_be_results(self, box, client):
+        def refuse_odd(peer, header):
+            if header["tensors"]["image"].item() % 2:
+                peer.refuse(header, "overloaded")
+            else:
+                peer.answer(header)
+
+        box.on_infer = refuse_odd
+        frames = [image(n) for n in range(10)]
+        results = client.map("digits", frames, deadline_ms=MINUTE_MS, return_exceptions=True)
+        assert [isinstance(result, Exception) for result in results] == [False, True] * 5
+
+    def test_concurrency_is_checked_at_once(self, client):
+        with pytest.raises(InvalidInput, match="concurrency is an integer from 1"):
+            client.map("digits", [], deadline_ms=1, concurrency=0)
+
+
+def test_threads_share_a_client(box, client):
+    def work(thread: int) -> list[float]:
+        results = []
+        for n in range(200):
+            value = thread * 1000 + n
+            result = client.infer("digits", image(value), deadline_ms=MINUTE_MS)
+            results.append(result["image"].item() - value)
+        return results
+
+    with ThreadPoolExecutor(8) as pool:
+        for results in pool.map(work, range(8)):
+            assert results == [0.0] * 200
+
+
+def test_importing_it_is_light():
+    script = (
+        "import sys, scheduler.core; assert 'numpy' not in sys.modules; "
+        "from scheduler import Client; "
+        "assert not {'ray', 'openvino', 'pydantic'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from scheduler import Client, DeadlineExpired, ProtocolError, Unauthorized, Unavailable
+from tests.fake_box import FakeBox, Peer, ignore, image, welcome
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def box(tmp_path):
+    box = FakeBox(tmp_path / "s").start()
+    yield box
+    box.close()
+
+
+@pytest.fixture
+def client(box):
+    with Client(box.url) as client:
+        yield client
+
+
+def test_nobody_there(tmp_path):
+    url = f"unix://{tmp_path}/none"
+    with pytest.raises(
+        Unavailable,
+        match=rf"cannot reach the daemon at {url}: No such file .*; is edge_agent running\?",
+    ):
+        Client(url, connect_timeout_s=0.02)
+
+
+def test_a_wrong_token_is_final(box):
+    def check(peer, header):
+        if header.get("token") != "secret":
+            peer.refuse({"id": None}, "unauthorized", "the token is wrong")
+        else:
+            welcome(peer, header)
+
+    box.on_hello = check
+    with pytest.raises(Unauthorized, match="the token is wrong"):
+        Client(box.url, token="guess")
+    assert len(box.messages("hello")) == 1
+    Client(box.url, token="secret").close()
+
+
+def test_another_version_is_final(box):
+    box.on_hello = lambda peer, header: peer.send({"t": "welcome", "v": 2, "site": ""})
+    with pytest.raises(ProtocolError, match=r"speaks protocol version 2, this client .* 1"):
+        Client(box.url)
+    assert len(box.messages("hello")) == 1
+
+
+def test_something_else_there_is_final(box):
+    box.on_hello = lambda peer, header: peer.send_raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(ProtocolError):
+        Client(box.url)
+
+
+def test_what_was_in_flight_is_sent_again(box, client):
+    box.on_infer = ignore
+    futures = [client.submit("digits", image(n), deadline_ms=MINUTE_MS) for n in range(5)]
+    before = box.wait("infer", 5)
+    box.on_infer = Peer.answer
+    before[0][0].drop()
+    assert [f.result()["image"].tolist() for f in futures] == [[n] for n in range(5)]
+    after = box.wait("infer", 10)[5:]
+    assert all(
+        again["budget_ns"] < first["budget_ns"]
+        for (_, first), (_, again) in zip(before, after, strict=True)
+    )
+
+
+def test_a_box_that_restarts_gets_what_waited(box, client):
+    box.stop()
+    box.wait("lost")
+    future = client.submit("digits", image(7), deadline_ms=MINUTE_MS)
+    box.start()
+    assert future.result()["image"].tolist() == [7]
+
+
+def test_what_never_reached_a_box_is_unavailable(box, client):
+    client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    box.stop()
+    # The first may still be written, to a connection whose loss is not known yet.
+    with pytest.raises((DeadlineExpired, Unavailable)):
+        client.infer("digits", image(1), deadline_ms=20)
+    with pytest.raises(Unavailable, match="cannot reach the daemon at unix://"):
+        client.infer("digits", image(1), deadline_ms=30)
+
+
+def test_what_was_sent_and_lost_has_expired(box, client):
+    box.on_infer = ignore
+    future = client.submit("digits", image(1), deadline_ms=200)
+    box.wait("infer")
+    box.stop()
+    with pytest.raises(DeadlineExpired, match=r"the connection to unix://.* was lost"):
+        future.result()
+
+
+def test_a_request_that_loses_every_connection_is_given_up(box, client):
+    box.on_infer = lambda peer, header: peer.drop()
+    with pytest.raises(Unavailable, match="lost 5 times"):
+        client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    assert len(box.messages("infer")) == 5
+
+
+def test_bytes_that_make_no_sense_end_what_was_in_flight(box, client):
+    box.on_infer = lambda peer, header: peer.send_raw(b"\xff" * 64)
+    with pytest.raises(ProtocolError, match="a frame header has 1 to"):
+        client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    box.on_infer = Peer.answer
+    client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+
+
+def test_after_goodbye_new_requests_go_to_a_new_connection(box, client):
+    box.on_infer = ignore
+    old = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+    ((peer, header),) = box.wait("infer")
+    peer.send({"t": "goodbye", "message": "restarting"})
+    peer.send({"t": "later", "what": "an unknown type is skipped"})
+    box.on_infer = Peer.answer
+    while len(box.messages("hello")) < 2:
+        assert client.infer("digits", image(2), deadline_ms=MINUTE_MS)["image"].tolist() == [2]
+    assert not old.done()
+    peer.answer(header)
+    assert old.result()["image"].tolist() == [1]
+    ((lost, _),) = box.wait("lost")
+    assert lost is peer
+
+
+def test_a_request_that_crossed_the_goodbye_is_sent_again(box, client):
+    def drain(peer, header):
+        box.on_infer = Peer.answer
+        peer.send({"t": "goodbye", "message": "restarting"})
+        peer.refuse(header, "unavailable", "draining")
+
+    box.on_infer = drain
+    assert client.infer("digits", image(3), deadline_ms=MINUTE_MS)["image"].tolist() == [3]
+    assert len(box.messages("hello")) == 2
+
+
+def test_it_speaks_tcp(box):
+    server = box.run(box.loop.create_server(lambda: Peer(box), "127.0.0.1", 0))
+    port = server.sockets[0].getsockname()[1]
+    with Client(f"tcp://127.0.0.1:{port}") as client:
+        assert client.infer("digits", image(1), deadline_ms=MINUTE_MS)["image"].tolist() == [1]
+    box.loop.call_soon_threadsafe(server.close)
+
+
+def test_threads_share_a_client_that_loses_its_connection(box, client):
+    def work(thread: int) -> list[float]:
+        futures = [
+            client.submit("digits", image(thread * 1000 + n), deadline_ms=MINUTE_MS)
+            for n in range(100)
+        ]
+        box.peers[-1].drop()
+        return [f.result()["image"].item() - thread * 1000 - n for n, f in enumerate(futures)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for results in pool.map(work, range(4)):
+            assert results == [0.0] * 100

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.workers.onnx_models import save
+from workers.model import Model
+from workers.profiling import Effort
+from workers.repository import load_repository
+
+AddModel = Callable[..., Path]
+
+QUICK = Effort(budget_ns=0, min_repeats=2, max_repeats=2, max_warm_ups=4)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """An empty repository."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def add(root) -> AddModel:
+    """Adds a model of one variant to the repository, with a `model.yaml` if given its text."""
+
+    def add_model(name: str, made: onnx.ModelProto, yaml: str | None = None) -> Path:
+        file = root / name / ("model.onnx" if yaml is not None else "1/model.onnx")
+        save(made, file)
+        if yaml is not None:
+            (root / name / "model.yaml").write_text(yaml)
+        return file
+
+    return add_model
+
+
+@pytest.fixture
+def load(root) -> Callable[[str], Model]:
+    """Loads the repository and picks a model, which must be without problems."""
+
+    def load_model(name: str) -> Model:
+        repository = load_repository(root)
+        assert repository.problems == ()
+        return repository.models[name]
+
+    return load_model

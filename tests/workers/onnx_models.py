@@ -1,0 +1,137 @@
+"""Tiny ONNX models, each made for what one test looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+
+Dim = int | str | None
+
+
+def tensor(name: str, dtype: str, shape: Sequence[Dim]) -> ValueInfoProto:
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def constant(name: str, values: np.ndarray) -> TensorProto:
+    return onnx.numpy_helper.from_array(values, name)
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[ValueInfoProto],
+    outputs: Sequence[ValueInfoProto],
+    constants: Sequence[TensorProto] = (),
+) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
+    opset = helper.make_opsetid("", 17)
+    made = helper.make_model(graph, opset_imports=[opset], ir_version=9)
+    onnx.checker.check_model(made)
+    return made
+
+
+def save(made: onnx.ModelProto, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(made, path)
+    return path
+
+
+def relu(batch: Dim = "N", width: int = 3) -> onnx.ModelProto:
+    shape = [batch, width]
+    node = helper.make_node("Relu", ["x"], ["y"])
+    return model([node], [tensor("x", "float32", shape)], [tensor("y", "float32", shape)])
+
+
+def passes_on(dtype: str) -> onnx.ModelProto:
+    """`y` holds the values of `x` [N, 4] as [N, 2, 2]; of booleans, their negation."""
+    ends = [tensor("x", dtype, ["N", 4])], [tensor("y", dtype, ["N", 2, 2])]
+    shape = constant("shape", np.array([0, 2, 2]))
+    if dtype == "bool":
+        nodes = [
+            helper.make_node("Not", ["x"], ["n"]),
+            helper.make_node("Reshape", ["n", "shape"], ["y"]),
+        ]
+    else:
+        nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    return model(nodes, *ends, [shape])
+
+
+def two_by_two() -> onnx.ModelProto:
+    """Two inputs of different dtypes, two outputs: `sum = a + b`, `total[i] = sum(a[i])`."""
+    axes = constant("axes", np.array([1]))
+    nodes = [
+        helper.make_node("Cast", ["b"], ["b32"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["a", "b32"], ["sum"]),
+        helper.make_node("ReduceSum", ["a", "axes"], ["total"], keepdims=0),
+    ]
+    inputs = [tensor("a", "float32", ["N", 3]), tensor("b", "int32", ["N", 3])]
+    outputs = [tensor("sum", "float32", ["N", 3]), tensor("total", "float32", ["N"])]
+    return model(nodes, inputs, outputs, [axes])
+
+
+def gather(rows: int = 4) -> onnx.ModelProto:
+    """Looks an index up in a table; ONNX Runtime fails on an index beyond it."""
+    table = constant("table", np.arange(2 * rows, dtype=np.float32).reshape(rows, 2))
+    node = helper.make_node("Gather", ["table", "index"], ["row"])
+    ends = [tensor("index", "int64", ["N"])], [tensor("row", "float32", ["N", 2])]
+    return model([node], *ends, [table])
+
+
+def scalar() -> onnx.ModelProto:
+    """No batch dimension: `y = x + x` of a zero-dimensional `x`."""
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    return model([node], [tensor("x", "float32", [])], [tensor("y", "float32", [])])
+
+
+def found_objects() -> onnx.ModelProto:
+    """The first dimension of the output is how many values are not zero."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Transpose", ["places"], ["y"], perm=[1, 0]),
+    ]
+    return model(nodes, [tensor("x", "float32", ["N", 3])], [tensor("y", "int64", ["K", 2])])
+
+
+def mixes_items(batch: Dim) -> onnx.ModelProto:
+    """Subtracts the batch's mean, so that an item's answer depends on its neighbours."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["x", "mean"], ["y"]),
+    ]
+    shape = [batch, 3]
+    return model(nodes, [tensor("x", "float32", shape)], [tensor("y", "float32", shape)])
+
+
+def resists_reshaping() -> onnx.ModelProto:
+    """A batch of 1, with that size also in a constant in the middle of the graph."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["flat"]),
+        helper.make_node("Relu", ["flat"], ["y"]),
+    ]
+    shape = constant("shape", np.array([1, 6]))
+    ends = [tensor("x", "float32", [1, 2, 3])], [tensor("y", "float32", [1, 6])]
+    return model(nodes, *ends, [shape])
+
+
+def dense(width: int = 128, seed: int = 0) -> onnx.ModelProto:
+    """A matrix product and a tanh, which no two libraries round alike."""
+    weights = np.random.default_rng(seed).normal(size=(width, width)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Tanh", ["h"], ["y"]),
+    ]
+    shape = ["N", width]
+    ends = [tensor("x", "float32", shape)], [tensor("y", "float32", shape)]
+    return model(nodes, *ends, [constant("w", weights)])
+
+
+def sequence() -> onnx.ModelProto:
+    """Token ids of any length to their sum."""
+    axes = constant("axes", np.array([1]))
+    node = helper.make_node("ReduceSum", ["ids", "axes"], ["sum"], keepdims=0)
+    ends = [tensor("ids", "int64", ["N", "length"])], [tensor("sum", "int64", ["N"])]
+    return model([node], *ends, [axes])

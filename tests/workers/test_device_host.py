@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from scheduler.core.offers import Offer
+from tests.workers import onnx_models
+from tests.workers.conftest import QUICK
+from tests.workers.onnx_models import save
+from workers.device_host import DeviceHost
+from workers.runtimes import RUNTIMES
+from workers.runtimes.base import DeviceError, DeviceSpec, RunError
+
+CPU_RUNTIMES = [name for name in ("openvino", "onnxruntime") if RUNTIMES[name]().missing() is None]
+needs_both = pytest.mark.skipif(
+    len(CPU_RUNTIMES) < 2, reason="compares OpenVINO with ONNX Runtime; both must be installed"
+)
+
+
+@pytest.fixture
+def start(root, tmp_path):
+    hosts = []
+
+    def start_host(*runtimes: str, max_batch: int = 4, **options) -> DeviceHost:
+        spec = DeviceSpec("cpu:0", "cpu", runtimes=runtimes, options=options)
+        host = DeviceHost(spec, root, tmp_path / "state", max_batch, QUICK)
+        hosts.append(host)
+        return host
+
+    yield start_host
+    for host in hosts:
+        host.close()
+
+
+@pytest.fixture(params=CPU_RUNTIMES)
+def prepared(request, start):
+    """Starts a host with one runtime and makes everything ready."""
+
+    def prepare() -> DeviceHost:
+        host = start(request.param)
+        list(host.prepare())
+        return host
+
+    return prepare
+
+
+def xs(*rows: float) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.full(3, row, np.float32)} for row in rows]
+
+
+def test_an_empty_repository_offers_nothing(start):
+    host = start()
+
+    assert list(host.prepare()) == []
+    assert host.problems == []
+    with pytest.raises(KeyError, match="it serves nothing yet"):
+        host.run("relu", "1", [])
+
+
+def test_every_variant_is_offered_with_its_measured_latency(start, add):
+    add(
+        "relu",
+        onnx_models.relu(),
+        "variants: {a: {file: model.onnx, accuracy: 0.5}, b: {file: model.onnx}}",
+    )
+
+    offers = list(start().prepare())
+
+    assert [(o.model, o.variant, o.rank, o.accuracy) for o in offers] == [
+        ("relu", "a", 0, 0.5),
+        ("relu", "b", 1, None),
+    ]
+    for offer in offers:
+        assert offer.runtime in CPU_RUNTIMES
+        assert {1, 2} <= offer.latency_ns.keys() <= {1, 2, 4}
+        for samples in offer.latency_ns.values():
+            assert list(samples) == sorted(samples)
+            assert samples[0] > 0
+
+
+def test_an_offer_is_served_as_soon_as_it_is_made(start, add):
+    add("a", onnx_models.relu())
+    add("b", onnx_models.relu())
+    host = start()
+    offers = host.prepare()
+
+    assert next(offers).model == "a"
+    assert isinstance(host.run("a", "1", xs(1))[0], dict)
+    with pytest.raises(KeyError, match="does not serve b/1; it serves a/1"):
+        host.run("b", "1", xs(1))
+    assert next(offers).model == "b"
+
+
+def test_progress_rises_to_its_total(start, add):
+    add("a", onnx_models.relu())
+    add("b", onnx_models.dense())
+    seen: list[tuple[int, int, str]] = []
+
+    list(start().prepare(lambda *step: seen.append(step)))
+
+    done = [step[0] for step in seen]
+    assert done == sorted(done)
+    assert {step[1] for step in seen} == {2 * len(CPU_RUNTIMES)}
+    assert seen[-1][0] == seen[-1][1]
+    assert any("batch 2" in text for _, _, text in seen)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_items_come_back_in_order(prepared, add, count):
+    add("two", onnx_models.two_by_two())
+    host = prepared()
+    items = [
+        {"a": np.full(3, i, np.float32), "b": np.arange(i, i + 3, dtype=np.int32)}
+        for i in range(count)
+    ]
+
+    for index, result in enumerate(host.run("two", "1", items)):
+        assert isinstance(result, dict)
+        assert isinstance(result["total"], np.ndarray)
+        assert result["total"].shape == ()
+        np.testing.assert_array_equal(result["sum"], index + np.arange(index, index + 3))
+        assert result["total"] == 3 * index
+
+
+def test_a_batch_larger_than_the_session_takes_still_answers(prepared, add):
+    add("relu", onnx_models.relu(batch=1))
+
+    results = prepared().run("relu", "1", xs(1, -2, 3))
+
+    assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1] * 3, [0] * 3, [3] * 3]
+
+
+def test_a_model_without_a_batch_dimension_runs_items_one_by_one(prepared, add):
+    add("found", onnx_models.found_objects())
+    items = [
+        {"x": np.array([[0, 1, 0], [1, 0, 0]], np.float32)},
+        {"x": np.array([[0, 0, 0], [0, 0, 1]], np.float32)},
+    ]
+
+    first, second = prepared().run("found", "1", items)
+
+    assert isinstance(first, dict)
+    assert isinstance(second, dict)
+    assert first["y"].tolist() == [[0, 1], [1, 0]]
+    assert second["y"].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"x": np.zeros(4, np.float32)},
+        {"x": np.zeros(3, np.float64)},
+        {"x": np.zeros((1, 3), np.float32)},
+        {"z": np.zeros(3, np.float32)},
+        {},
+    ],
+    ids=["shape", "dtype", "rank", "name", "empty"],
+)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_bad_item_fails_alone(prepared, add, bad, place):
+    add("relu", onnx_models.relu())
+    items = xs(1, 2, 3)
+    items[place] = bad
+
+    results = prepared().run("relu", "1", items)
+
+    for index, result in enumerate(results):
+        if index == place:
+            assert isinstance(result, RunError)
+        else:
+            assert isinstance(result, dict)
+            assert result["y"].tolist() == [index + 1] * 3
+
+
+@pytest.mark.skipif("onnxruntime" not in CPU_RUNTIMES, reason="onnxruntime is not installed")
+def test_an_item_that_the_runtime_fails_on_fails_alone(start, add):
+    add("gather", onnx_models.gather(rows=4))
+    host = start("onnxruntime")
+    list(host.prepare())
+
+    good, bad, also_good = host.run("gather", "1", [{"index": np.array(i)} for i in (1, 9, 3)])
+
+    assert isinstance(bad, RunError)
+    assert "indices element out of data bounds" in str(bad)
+    assert isinstance(good, dict)
+    assert isinstance(also_good, dict)
+    assert (good["row"].tolist(), also_good["row"].tolist()) == ([2, 3], [6, 7])
+
+
+def test_a_model_that_mixes_its_items_is_served_one_at_a_time(start, add):
+    add("mixes", onnx_models.mixes_items("N"))
+    host = start()
+
+    (offer,) = host.prepare()
+
+    assert offer.max_batch == 1
+    assert "served one item at a time: item 0 of a batch of 2 differs" in host.problems[0].reason
+
+
+@needs_both
+def test_a_runtime_that_fails_leaves_the_variant_to_the_others(start, add):
+    # Sampled integers are 0 or 1: ONNX Runtime refuses row 1 of 1, OpenVINO answers zeros.
+    add("gather", onnx_models.gather(rows=1))
+    host = start("onnxruntime", "openvino")
+
+    (offer,) = host.prepare()
+
+    assert offer.runtime == "openvino"
+    (problem,) = host.problems
+    assert (problem.model, problem.variant, problem.runtime) == ("gather", "1", "onnxruntime")
+    assert "failed on random inputs" in problem.reason
+
+
+@needs_both
+@pytest.mark.parametrize("first", CPU_RUNTIMES)
+def test_a_runtime_that_disagrees_with_the_first_is_rejected(start, add, first):
+    yaml = "tolerance: {rtol: 0.0, atol: 0.0}\nvariants: {a: {file: model.onnx}}"
+    add("dense", onnx_models.dense(), yaml)
+    (other,) = set(CPU_RUNTIMES) - {first}
+    host = start(first, other)
+
+    (offer,) = host.prepare()
+
+    assert offer.runtime == first
+    (problem,) = host.problems
+    assert problem.runtime == other
+    assert problem.reason.startswith("rejected: 'y' is off by")
+
+
+@needs_both
+def test_a_runtime_that_cannot_load_leaves_the_variant_to_the_others(start, add):
+    add("doubles", onnx_models.passes_on("float64"))
+    host = start("openvino", "onnxruntime")
+
+    (offer,) = host.prepare()
+
+    assert offer.runtime == "onnxruntime"
+    assert [problem.runtime for problem in host.problems] == ["openvino"]
+
+
+def test_a_model_that_nothing_may_run_is_a_problem(start, add):
+    add("relu", onnx_models.relu(), "runtimes: [emulated]\nvariants: {a: {file: model.onnx}}")
+    add("other", onnx_models.relu())
+    host = start(*CPU_RUNTIMES)
+
+    assert [offer.model for offer in host.prepare()] == ["other"]
+    (problem,) = host.problems
+    assert "model.yaml allows emulated" in problem.reason
+
+
+def prepare(host: DeviceHost) -> tuple[list[Offer], list[str]]:
+    texts: list[str] = []
+    return list(host.prepare(lambda done, total, text: texts.append(text))), texts
+
+
+def test_a_restart_takes_the_stored_profile(start, add):
+    add("relu", onnx_models.relu())
+    first, measured = prepare(start())
+    again, taken = prepare(start())
+
+    assert again == first
+    assert any("batch 1" in text for text in measured)
+    assert not any("batch 1" in text for text in taken)
+    assert any("as measured before" in text for text in taken)
+
+
+@pytest.mark.parametrize("change", ["file", "max_batch", "device", "corruption"])
+def test_what_a_profile_depends_on_makes_it_measured_again(start, add, tmp_path, change):
+    file = add("relu", onnx_models.relu())
+    prepare(start())
+    settings = {}
+    if change == "file":
+        save(onnx_models.relu(width=5), file)
+    elif change == "max_batch":
+        settings = {"max_batch": 8}
+    elif change == "device":
+        settings = {"base_ms": 1}
+    else:
+        for profile in (tmp_path / "state" / "profiles").iterdir():
+            profile.write_text(profile.read_text()[:50])
+
+    host = start(**settings)
+    _, texts = prepare(host)
+
+    assert any("batch 1" in text for text in texts)
+    assert any("measured again" in p.reason for p in host.problems) == (change == "corruption")
+
+
+@needs_both
+def test_a_rejection_is_remembered(start, add, tmp_path):
+    yaml = "tolerance: {rtol: 0.0, atol: 0.0}\nvariants: {a: {file: model.onnx}}"
+    add("dense", onnx_models.dense(), yaml)
+    prepare(start("openvino", "onnxruntime"))
+    ((offer,), texts) = prepare(start("openvino", "onnxruntime"))
+
+    assert offer.runtime == "openvino"
+    assert texts[0] == "dense/a: openvino, as measured before"
+    stored = [json.loads(p.read_text()) for p in (tmp_path / "state" / "profiles").iterdir()]
+    reasons = [entry["rejected"] for d in stored for entry in d["profiles"].values()]
+    assert sum(reason is not None for reason in reasons) == 1
+
+
+def test_an_emulated_device_serves_whatever_a_model_asks_for(start, add):
+    add("relu", onnx_models.relu(), "runtimes: [openvino]\nvariants: {a: {file: model.onnx}}")
+    host = start("emulated", base_ms=0.01)
+
+    (offer,) = host.prepare()
+
+    assert offer.runtime == "emulated"
+    (result,) = host.run("relu", "a", xs(7))
+    assert isinstance(result, dict)
+    assert result["y"].tolist() == [0, 0, 0]
+    assert "emulated" in host.describe()
+
+
+def test_nothing_is_emulated_unless_asked_for(start):
+    assert "emulated" not in start().describe()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (DeviceSpec("cpu:0", "cpu", runtimes=("openvin",)), "did you mean 'openvino'"),
+        (DeviceSpec("cpu:0", "cpu", runtimes=("openvino", "emulated")), "must be alone"),
+        (DeviceSpec("npu:0", "npu", runtimes=("openvino",)), "computes on cpu, not on a npu"),
+        (DeviceSpec("cpu:0", "cpu", cores=(100_000,)), "cannot run on cores"),
+        (DeviceSpec("cpu:0", "cpu", cores=(0, 1023)), "only .0. can be had"),
+    ],
+)
+def test_a_device_that_cannot_be_had_is_an_error(root, tmp_path, spec, said):
+    def start() -> None:
+        DeviceHost(spec, root, tmp_path / "state", 4)
+
+    # In a thread of its own, so that its pinning ends with it.
+    with ThreadPoolExecutor(1) as pool, pytest.raises(DeviceError, match=said):
+        pool.submit(start).result()
+
+
+def test_each_thread_that_runs_is_pinned_to_the_devices_cores(root, tmp_path, add):
+    add("relu", onnx_models.relu())
+    core = min(os.sched_getaffinity(0))
+    before = os.sched_getaffinity(0)
+
+    def start() -> tuple[DeviceHost, set[int]]:
+        host = DeviceHost(DeviceSpec("cpu:0", "cpu", (core,)), root, tmp_path / "s", 1, QUICK)
+        list(host.prepare())
+        return host, os.sched_getaffinity(0)
+
+    def run(host: DeviceHost) -> set[int]:
+        host.run("relu", "1", xs(1))
+        return os.sched_getaffinity(0)
+
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        host, pinned = first.submit(start).result()
+        assert pinned == {core}
+        assert second.submit(run, host).result() == {core}
+    assert os.sched_getaffinity(0) == before
+
+
+def test_closing_frees_everything(start, add):
+    add("relu", onnx_models.relu())
+    host = start()
+    list(host.prepare())
+
+    host.close()
+
+    with pytest.raises(KeyError):
+        host.run("relu", "1", xs(1))

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from scheduler.core.signature import Signature, TensorSpec
+from tests.workers import onnx_models
+from tests.workers.onnx_models import save
+from workers.model import Tolerance
+from workers.repository import RepositoryError, load_repository
+
+ONE_VARIANT = "variants: {fp32: {file: model.onnx}}\n"
+
+
+def reason_of(root, name: str) -> str:
+    """The one problem of the one model that is left out."""
+    repository = load_repository(root)
+    assert name not in repository.models
+    (problem,) = repository.problems
+    assert problem.model == name
+    return problem.reason
+
+
+def test_an_empty_repository_has_neither_models_nor_problems(root):
+    repository = load_repository(root)
+
+    assert repository.models == {}
+    assert repository.problems == ()
+
+
+def test_an_absent_repository_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(RepositoryError, match=r"nowhere: No such file"):
+        load_repository(tmp_path / "nowhere")
+
+
+def test_a_bare_triton_layout_serves_the_highest_version(root):
+    for version in ("2", "10", "9"):
+        save(onnx_models.relu(), root / "relu" / version / "model.onnx")
+    (root / "relu" / "config.pbtxt").write_text("max_batch_size: 8")
+
+    (variant,) = load_repository(root).models["relu"].variants
+
+    assert variant.name == "10"
+    assert variant.path == root / "relu" / "10" / "model.onnx"
+
+
+def test_a_model_yaml_says_what_the_file_cannot(root, add):
+    add(
+        "ids",
+        onnx_models.sequence(),
+        """
+        description: sums up
+        max_batch: 6
+        runtimes: [openvino]
+        tolerance: {rtol: 0.5, atol: 0.25}
+        profile_shapes: {ids: [17]}
+        variants:
+          precise: {file: model.onnx, accuracy: 0.9}
+          rough: {file: model.onnx, precision: int8}
+        """,
+    )
+
+    model = load_repository(root).models["ids"]
+
+    assert (model.description, model.max_batch, model.runtimes) == ("sums up", 6, ("openvino",))
+    assert model.tolerance == Tolerance(rtol=0.5, atol=0.25)
+    assert model.profile_shapes == {"ids": (17,)}
+    assert [(v.name, v.precision, v.accuracy, v.rank) for v in model.variants] == [
+        ("precise", "fp32", 0.9, 0),
+        ("rough", "int8", None, 1),
+    ]
+
+
+def test_a_dynamic_leading_dimension_is_the_batch(add, load):
+    add("two", onnx_models.two_by_two())
+
+    model = load("two")
+
+    assert model.signature == Signature(
+        inputs=(TensorSpec("a", "float32", (3,)), TensorSpec("b", "int32", (3,))),
+        outputs=(TensorSpec("sum", "float32", (3,)), TensorSpec("total", "float32", ())),
+        batched=True,
+    )
+    assert model.max_batch == 32
+    assert not model.variants[0].fixed_batch
+
+
+def test_a_leading_dimension_of_one_is_a_fixed_batch(add, load):
+    add("relu", onnx_models.relu(batch=1))
+
+    model = load("relu")
+
+    assert model.signature.batched
+    assert model.signature.inputs[0].shape == (3,)
+    assert model.variants[0].fixed_batch
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [(onnx_models.scalar(), ()), (onnx_models.relu(batch=5), (5, 3))],
+    ids=["zero-dimensional", "fixed at five"],
+)
+def test_without_a_batch_dimension_the_shapes_stay_whole(add, load, made, shape):
+    add("single", made)
+
+    model = load("single")
+
+    assert not model.signature.batched
+    assert model.signature.inputs[0].shape == shape
+    assert model.max_batch == 1
+
+
+def test_a_dimension_that_depends_on_the_data_is_no_batch(add, load):
+    add("found", onnx_models.found_objects())
+
+    assert not load("found").signature.batched
+
+
+def test_a_digest_follows_the_bytes_of_the_model_and_of_its_external_weights(root, add, load):
+    file = add("relu", onnx_models.relu())
+    first = load("relu")
+    (file.parent / "model.onnx.data").write_bytes(b"weights")
+    second = load("relu")
+    save(onnx_models.relu(width=4), file)
+    third = load("relu")
+
+    assert len({model.variants[0].digest for model in (first, second, third)}) == 3
+    assert len({model.digest for model in (first, second, third)}) == 3
+    assert load("relu") == third
+    assert len(third.variants[0].digest) == 32
+
+
+def test_a_bad_model_leaves_the_others_alone(root, add):
+    add("good", onnx_models.relu())
+    (root / "bad").mkdir()
+
+    repository = load_repository(root)
+
+    assert list(repository.models) == ["good"]
+    assert [problem.model for problem in repository.problems] == ["bad"]
+    assert "1/model.onnx" in repository.problems[0].reason
+
+
+def test_a_bad_variant_leaves_the_others_of_its_model_alone(root, add):
+    add("relu", onnx_models.relu(), "variants: {a: {file: absent.onnx}, b: {file: model.onnx}}")
+
+    repository = load_repository(root)
+
+    assert [variant.name for variant in repository.models["relu"].variants] == ["b"]
+    assert repository.problems[0].reason == "variant 'a': file 'absent.onnx' is absent"
+
+
+def test_variants_must_share_a_signature(root, add):
+    add("relu", onnx_models.relu(), "variants: {a: {file: model.onnx}, b: {file: wide.onnx}}")
+    save(onnx_models.relu(width=4), root / "relu" / "wide.onnx")
+
+    repository = load_repository(root)
+
+    assert [variant.name for variant in repository.models["relu"].variants] == ["a"]
+    reason = repository.problems[0].reason
+    assert reason.startswith("variant 'b': its inputs are x float32[4], ")
+    assert "x float32[3]" in reason
+
+
+def test_variants_may_differ_in_how_they_batch(root, add, load):
+    add("relu", onnx_models.relu(), "variants: {a: {file: model.onnx}, b: {file: one.onnx}}")
+    save(onnx_models.relu(batch=1), root / "relu" / "one.onnx")
+
+    assert [variant.fixed_batch for variant in load("relu").variants] == [False, True]
+
+
+def test_a_truncated_file_is_told(root, add):
+    file = add("dense", onnx_models.dense())
+    os.truncate(file, 1000)
+
+    assert "variant '1': openvino: " in reason_of(root, "dense")
+
+
+def test_an_empty_file_is_told(root, add):
+    os.truncate(add("relu", onnx_models.relu()), 0)
+
+    assert reason_of(root, "relu") == "variant '1': file 'model.onnx' is empty"
+
+
+def test_a_git_lfs_pointer_is_told(root, add):
+    add("relu", onnx_models.relu()).write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n"
+    )
+
+    assert "Git LFS pointer; run `git lfs pull`" in reason_of(root, "relu")
+
+
+@pytest.mark.parametrize("file", ["../other/model.onnx", "/etc/model.onnx", "a/../../m.onnx"])
+def test_a_file_outside_the_model_is_refused(root, add, file):
+    add("other", onnx_models.relu())
+    add("relu", onnx_models.relu(), f"variants: {{a: {{file: {file}}}}}")
+
+    repository = load_repository(root)
+
+    assert list(repository.models) == ["other"]
+    assert "lies outside the model's folder" in repository.problems[0].reason
+
+
+@pytest.mark.parametrize(
+    ("yaml", "said"),
+    [
+        ("variantz: {}", "unknown key 'variantz' (did you mean 'variants'?)"),
+        (ONE_VARIANT + "max_bach: 4", "unknown key 'max_bach' (did you mean 'max_batch'?)"),
+        (
+            "variants: {a: {file: model.onnx, acuracy: 1.0}}",
+            "unknown key 'variants.a.acuracy' (did you mean 'accuracy'?)",
+        ),
+        (
+            ONE_VARIANT + "tolerance: {rtol: 0.1, atoll: 0.1}",
+            "unknown key 'tolerance.atoll' (did you mean 'atol'?)",
+        ),
+        (ONE_VARIANT + "frobnicate: 4", "known are description, variants"),
+        ("variants: {a: {file: model.onnx}, a: {file: b.onnx}}", "key 'a' appears twice"),
+        ("variants: {1: {file: model.onnx}}", "key 'variants.1' must be a text: put it in quotes"),
+        ("variants: {a: {file: model.onnx, precision: fp33}}", "'fp32', 'fp16'"),
+        ("variants: {a: {file: model.onnx, accuracy: 90}}", "less than or equal to 1"),
+        ("variants: {a: {}}", "key 'variants.a.file' is missing"),
+        ("variants: {}", "at least 1 item"),
+        ("variants: {a b: {file: model.onnx}}", "match pattern"),
+        ("variants: {a: {file: model.pt}}", "must end in .onnx or .xml"),
+        ("description: 'no variants'", "key 'variants' is missing"),
+        ("", "must be a mapping"),
+        ("variants: {a: [", "not valid YAML"),
+        ("? [a]\n: b", "not valid YAML"),
+        (ONE_VARIANT + "max_batch: 0", "greater than or equal to 1"),
+        (ONE_VARIANT + "max_batch: '4'", "valid integer"),
+        (ONE_VARIANT + "runtimes: [openvin]", "no runtime is called 'openvin' (did you mean"),
+        (ONE_VARIANT + "profile_shapes: {y: [3]}", "no input 'y'"),
+        (ONE_VARIANT + "profile_shapes: {x: [4]}", "does not fit 'x'"),
+    ],
+)
+def test_a_wrong_model_yaml_is_told_with_what_would_be_right(root, add, yaml, said):
+    add("relu", onnx_models.relu(), yaml)
+
+    assert said in reason_of(root, "relu")
+
+
+def test_a_model_yaml_that_is_no_text_is_told(root, add):
+    add("relu", onnx_models.relu(), "")
+    (root / "relu" / "model.yaml").write_bytes(b"\xff\xfe\x00")
+
+    assert reason_of(root, "relu").startswith("model.yaml: ")
+
+
+def test_a_folder_that_is_no_model_name_is_told(root):
+    save(onnx_models.relu(), root / "my model" / "1" / "model.onnx")
+
+    assert "is no model name" in reason_of(root, "my model")
+
+
+def test_a_loose_model_file_is_told_where_it_belongs(root):
+    save(onnx_models.relu(), root / "relu.onnx")
+    (root / "README.md").write_text("models")
+    (root / ".git").mkdir()
+
+    assert reason_of(root, "relu") == "relu.onnx lies loose; move it to relu/1/model.onnx"
+
+
+def test_an_openvino_file_needs_its_weights(root, add):
+    openvino = pytest.importorskip("openvino")
+    file = add("dense", onnx_models.dense())
+    openvino.save_model(openvino.Core().read_model(file), root / "dense" / "2" / "model.xml")
+
+    model = load_repository(root).models["dense"]
+    assert (model.variants[0].name, model.variants[0].path.suffix) == ("2", ".xml")
+    assert model.signature.inputs == (TensorSpec("x", "float32", (128,)),)
+
+    weights = root / "dense" / "2" / "model.bin"
+    weights.write_bytes(np.zeros(weights.stat().st_size, np.uint8).tobytes())
+    assert load_repository(root).models["dense"].digest != model.digest
+
+    weights.unlink()
+    assert reason_of(root, "dense") == "variant '2': file 'model.bin' is absent"

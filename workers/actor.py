@@ -1,0 +1,98 @@
+"""The Ray actor that hosts a device: Ray places it, watches it and brings it back."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+
+from scheduler.wire import Header
+from workers.device_host import DeviceHost
+from workers.link import LinkServer, offer_header
+from workers.model import Model
+from workers.profiling import Effort
+from workers.runtimes.base import DeviceSpec
+
+
+class WorkerProcess:
+    """One device's host behind a link, with a thread that serves and one that prepares."""
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        models: Path,
+        state_dir: Path,
+        link_path: Path,
+        max_batch: int,
+        effort: Effort,
+    ) -> None:
+        """Starts serving at once; models are offered as they become ready.
+
+        Args:
+            spec: The device.
+            models: The model repository.
+            state_dir: Where profiles and compiled models are kept.
+            link_path: The unix socket on which the scheduler finds the worker.
+            max_batch: The device's limit on batches.
+            effort: How much time to spend on a profile.
+
+        Raises:
+            DeviceError: The device's runtimes or cores cannot be had.
+            RepositoryError: The repository's folder cannot be read.
+        """
+        self._host = DeviceHost(spec, models, state_dir, max_batch, effort)
+        self._link = LinkServer(link_path, self._host)
+        self._say_catalog()
+        self._start("serve", self._link.serve_forever)
+        self._start("prepare", self._prepare)
+
+    def describe(self) -> dict[str, Any]:
+        """The process and what the device can use."""
+        return {"pid": os.getpid(), "device": self._host.describe()}
+
+    def _prepare(self) -> None:
+        for offer in self._host.prepare(self._say_progress):
+            self._link.say(f"offer {offer.model}/{offer.variant}", offer_header(offer))
+        self._say_catalog()
+        self._link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
+
+    def _say_progress(self, done: int, total: int, text: str) -> None:
+        # The last step is reported by `ready`, so that nobody takes a full bar for the end.
+        step = {"t": "progress", "done": min(done, total - 1), "total": total, "text": text}
+        self._link.say("progress", step)
+
+    def _say_catalog(self) -> None:
+        host = self._host
+        problems = [[p.model, p.reason] for p in host.repository.problems]
+        problems += [[f"{p.model}/{p.variant}", f"{p.runtime}: {p.reason}"] for p in host.problems]
+        cards = [_card(model) for model in host.repository.models.values()]
+        self._link.say("catalog", {"t": "catalog", "models": cards, "problems": problems})
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except BaseException:  # half a worker is worse than none: Ray brings a whole one
+                traceback.print_exc()
+                os._exit(1)
+
+        threading.Thread(target=run, name=f"laxity-{name}", daemon=True).start()
+
+
+def _card(model: Model) -> Header:
+    return {
+        "name": model.name,
+        "description": model.description,
+        "signature": asdict(model.signature),
+        "variants": [variant.name for variant in model.variants],
+        "max_batch": model.max_batch,
+    }
+
+
+DeviceWorker = cast(Any, ray.remote)(num_cpus=0, max_restarts=-1, max_task_retries=-1)(WorkerProcess)

@@ -1,0 +1,69 @@
+"""Items in, items out: what is between a batch and a session that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from workers.runtimes.base import RunError, Session, one_line
+from workers.sampling import stack_items
+
+Array = npt.NDArray[Any]
+Item = dict[str, Array]
+
+
+class ItemRunner:
+    """Runs items on a session, stacking them when the model is batched.
+
+    A fresh buffer per batch measured as fast as a kept one, and cannot leak one batch into
+    the next.
+    """
+
+    def __init__(self, session: Session, batched: bool) -> None:
+        """Run on a session; `batched` as in the model's signature."""
+        self._session = session
+        self._batched = batched
+
+    def run(self, items: Sequence[Item]) -> list[Item | Exception]:
+        """Run items together; if that fails, each alone, so that only a bad one fails.
+
+        Args:
+            items: Tensors by name, without a batch dimension.
+
+        Returns:
+            Per item its outputs, without a batch dimension, or a `RunError`. Outputs of one
+            batch share memory, which no later run writes to.
+        """
+        if self._batched and len(items) > 1:
+            try:
+                return list(self.run_batch(items))
+            except Exception:  # whatever it was, an item run alone says it of itself
+                pass
+        return [self._run_alone(item) for item in items]
+
+    def run_batch(self, items: Sequence[Item]) -> list[Item]:
+        """Run items together.
+
+        Raises:
+            RunError: The model returned a wrong number of rows.
+            Exception: Whatever the library or stacking raised.
+        """
+        if not self._batched:
+            return [self._session.run(item) for item in items]
+        count = len(items)
+        outputs = self._session.run(stack_items(items))
+        for name, array in outputs.items():
+            if array.ndim == 0 or len(array) != count:
+                raise RunError(f"output '{name}' has shape {array.shape} for {count} items")
+        # The ellipsis keeps a zero-dimensional row an array.
+        return [{name: array[i, ...] for name, array in outputs.items()} for i in range(count)]
+
+    def _run_alone(self, item: Item) -> Item | Exception:
+        try:
+            return self.run_batch([item])[0]
+        except RunError as error:
+            return error
+        except Exception as error:  # a library's own class may not exist in the caller's process
+            return RunError(f"{type(error).__name__}: {one_line(error)}")

@@ -1,0 +1,67 @@
+"""Which of the runtimes measured for a variant is to serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from workers.profile_store import Profile
+from workers.runtimes.base import Session
+
+LATENCY_SLACK = 1.25
+"""How much slower than the fastest a runtime may be alone and still win by throughput."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeProblem:
+    """Why a runtime does not serve a variant, or not as well as it might.
+
+    Attributes:
+        model: The model's name.
+        variant: The variant's name.
+        runtime: The runtime's name, or `*` when it is about all of them.
+        reason: What happened.
+    """
+
+    model: str
+    variant: str
+    runtime: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The runtime that serves a variant.
+
+    Attributes:
+        runtime: Its name.
+        session: The loaded variant.
+        latency_ns: As in `Offer`.
+    """
+
+    runtime: str
+    session: Session
+    latency_ns: Mapping[int, tuple[int, ...]] = field(hash=False)
+
+
+def best_runtime(profiles: Mapping[str, Profile]) -> str | None:
+    """Pick the runtime that serves best, or None if all were rejected.
+
+    It is the one with the most items per second among those whose median alone is within
+    `LATENCY_SLACK` of the fastest. Latency alone decides which deadlines can be met at all, so
+    little of it may be given up; beyond that, throughput decides how many are met under load.
+    """
+    ladders = {name: p.latency_ns for name, p in profiles.items() if p.rejected is None}
+    if not ladders:
+        return None
+    alone = {name: median(ladder[1]) for name, ladder in ladders.items()}
+    limit = min(alone.values()) * LATENCY_SLACK
+    return max(
+        (name for name in ladders if alone[name] <= limit),
+        key=lambda name: (_items_per_ns(ladders[name]), -alone[name]),
+    )
+
+
+def _items_per_ns(ladder: Mapping[int, tuple[int, ...]]) -> float:
+    return max(batch / median(samples) for batch, samples in ladder.items())

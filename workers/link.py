@@ -1,0 +1,247 @@
+"""The link between the scheduler and a worker: what is said, and the worker's end of it.
+
+Frames of `scheduler.wire` over a unix socket of the box. Why not Ray's channels: see
+docs/decisions/0001-worker-link.md.
+
+    scheduler -> worker   run {id, model, variant, latest_start_ns, count, in} + the items' tensors
+                          cancel {id}
+    worker -> scheduler   catalog {models, problems}, offer {...}, progress {done, total, text}
+                          done {id, execute_ns, out, errors} + the items' tensors
+                          not_run {id, reason}
+
+All of a batch's items have the same tensor specs, said once. Times are CLOCK_MONOTONIC, which
+all processes of a box share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from scheduler.core.offers import Offer
+from scheduler.core.signature import Signature, TensorSpec
+from scheduler.wire import (
+    ALIGNMENT,
+    Body,
+    FrameLimits,
+    FrameReader,
+    Header,
+    Tensors,
+    body_bytes,
+    encode,
+    pack_tensors,
+    unpack_tensors,
+)
+
+LINK_LIMITS = FrameLimits(header_bytes=4 << 20, body_bytes=(1 << 32) - 1)
+SOCKET_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What a worker says of a model, so that the scheduler need not open any model file."""
+
+    name: str
+    description: str
+    signature: Signature
+    variants: tuple[str, ...]
+    max_batch: int
+
+
+class Host(Protocol):
+    """What owns the device: runs batches, item by item where one is bad."""
+
+    def run(self, model: str, variant: str, items: list[Tensors]) -> Sequence[Any]:
+        """Outputs of each item, or the exception that it caused."""
+        ...
+
+
+def unpack_items(specs: Any, count: int, body: Body | None) -> list[Tensors]:
+    """Views of the items in a body, each padded to a multiple of `ALIGNMENT`."""
+    size = body_bytes(specs)
+    step = size + -size % ALIGNMENT
+    whole = body if body is not None else memoryview(b"")
+    return [unpack_tensors(specs, whole[i * step : i * step + size]) for i in range(count)]
+
+
+def offer_header(offer: Offer) -> Header:
+    """An offer as a message."""
+    ladder = [[size, list(samples)] for size, samples in offer.latency_ns.items()]
+    return {"t": "offer", **asdict(offer), "latency_ns": ladder}
+
+
+def offer_from(header: Header) -> Offer:
+    """The offer of a message."""
+    fields = {key: value for key, value in header.items() if key != "t"}
+    fields["latency_ns"] = {size: tuple(samples) for size, samples in fields["latency_ns"]}
+    return Offer(**fields)
+
+
+def card_from(fields: dict[str, Any]) -> ModelCard:
+    """The model card of a catalog message."""
+    signature = fields["signature"]
+    inputs, outputs = (
+        tuple(TensorSpec(s["name"], s["dtype"], tuple(s["shape"])) for s in signature[side])
+        for side in ("inputs", "outputs")
+    )
+    return ModelCard(
+        fields["name"],
+        fields["description"],
+        Signature(inputs, outputs, signature["batched"]),
+        tuple(fields["variants"]),
+        fields["max_batch"],
+    )
+
+
+class LinkServer:
+    """The worker's end: one scheduler at a time, runs in the order in which they came.
+
+    Serving is one blocking thread, because a thread switch would cost more than a small
+    inference; `say` may be called from others.
+
+    Args:
+        path: The unix socket to listen on; a stale one is replaced.
+        host: What runs the batches.
+    """
+
+    def __init__(self, path: Path, host: Host) -> None:
+        """Listens, so that a scheduler can connect from now on."""
+        self._host = host
+        self._lock = threading.RLock()
+        self._said: dict[str, list[Any]] = {}
+        self._peer: socket.socket | None = None
+        self._reader = FrameReader(LINK_LIMITS)
+        self._waiting: deque[tuple[Header, Body | None]] = deque()
+        self._cancelled: set[int] = set()
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        os.chmod(path, 0o600)
+        self._listener.listen(1)
+
+    def say(self, key: str, header: Header) -> None:
+        """Tells the scheduler, and every later one, the latest message under a key."""
+        with self._lock:
+            self._said[key] = encode(header)
+            if self._peer is not None:
+                self._send(self._said[key])
+
+    def serve_forever(self) -> None:
+        """Serves one scheduler after another."""
+        while True:
+            if self._peer is None:
+                self._accept()
+            self._receive(block=not self._waiting)
+            if self._waiting:
+                self._run(*self._waiting.popleft())
+
+    def _accept(self) -> None:
+        peer, _ = self._listener.accept()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+        with self._lock:
+            self._peer = peer
+            for said in self._said.values():
+                self._send(said)
+
+    def _receive(self, block: bool) -> None:
+        if self._peer is None:
+            return
+        try:
+            flags = 0 if block else socket.MSG_DONTWAIT
+            count = self._peer.recv_into(self._reader.get_buffer(), 0, flags)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self._hang_up()
+            return
+        for header, body in self._reader.advance(count):
+            if header["t"] == "run":
+                self._waiting.append((header, body))
+            else:
+                self._cancelled.add(header["id"])
+
+    def _hang_up(self) -> None:
+        """Forgets a scheduler that is gone, and what it had asked for."""
+        with self._lock:
+            if self._peer is not None:
+                self._peer.close()
+            self._peer = None
+            self._reader = FrameReader(LINK_LIMITS)
+            self._waiting.clear()
+            self._cancelled.clear()
+
+    def _send(self, buffers: list[Any]) -> None:
+        with self._lock:
+            if self._peer is None:
+                return
+            try:
+                for buffer in buffers:
+                    self._peer.sendall(buffer)
+            except OSError:
+                self._hang_up()
+
+    def _run(self, header: Header, body: Body | None) -> None:
+        run_id = header["id"]
+        started_ns = time.monotonic_ns()
+        if run_id in self._cancelled:
+            self._cancelled.discard(run_id)
+            reason = "cancelled before it began"
+        elif started_ns > header["latest_start_ns"]:
+            reason = "too late to begin"
+        else:
+            items = unpack_items(header["in"], header["count"], body)
+            results = self._host.run(header["model"], header["variant"], items)
+            self._send(_done(run_id, results, time.monotonic_ns() - started_ns))
+            return
+        self._send(encode({"t": "not_run", "id": run_id, "reason": reason}))
+
+
+def _done(run_id: int, results: Sequence[Any], execute_ns: int) -> list[Any]:
+    errors = [[i, str(r)] for i, r in enumerate(results) if isinstance(r, Exception)]
+    packed: list[list[Any]] = []
+    buffers: list[Any] = []
+    for result in results:
+        if isinstance(result, Exception):
+            continue
+        specs, parts = pack_tensors(result)
+        if packed and packed[-1][0] == specs:
+            packed[-1][1] += 1
+        else:
+            packed.append([specs, 1])
+        buffers.extend(parts)
+        if padding := -sum(map(len, parts)) % ALIGNMENT:
+            buffers.append(bytes(padding))
+    header = {"t": "done", "id": run_id, "execute_ns": execute_ns, "out": packed}
+    return encode({**header, "errors": errors}, buffers)
+
+
+Packed = tuple["list[list[Any]]", "memoryview"]
+"""The tensor specs of one item and its part of a body."""
+
+
+def results_from(header: Header, body: Body | None, count: int) -> list[Packed | str]:
+    """Per item of a run its outputs, still packed, or what went wrong with it."""
+    errors = dict(header["errors"])
+    whole = body if body is not None else memoryview(b"")
+    outputs: list[Packed] = []
+    offset = 0
+    for specs, items in header["out"]:
+        size = body_bytes(specs)
+        for _ in range(items):
+            outputs.append((specs, whole[offset : offset + size]))
+            offset += size + -size % ALIGNMENT
+    if not errors:
+        return list(outputs)
+    good = iter(outputs)
+    return [errors[i] if i in errors else next(good) for i in range(count)]

@@ -1,0 +1,90 @@
+"""What the repository knows of a model: its variants, what it takes and gives, its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from scheduler.core.signature import Signature
+
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"]
+"""The number format that a variant's owner says its weights and arithmetic may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far two runtimes' outputs may lie apart and still count as the same answer.
+
+    Attributes:
+        rtol: Allowed distance as a share of the largest magnitude in the tensor.
+        atol: Allowed distance in the tensor's own unit.
+    """
+
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One file of a model.
+
+    Attributes:
+        name: The variant's name within the model.
+        path: The `.onnx` or OpenVINO `.xml` file.
+        precision: What the owner declares; it also bounds what a runtime may compute in.
+        accuracy: Share of right answers on held-out data, 0 to 1, where the owner states one.
+        rank: Place in the owner's order of preference, 0 first.
+        digest: xxh3_128 of the file and of the weight files beside it, in hex.
+        fixed_batch: True when the file fixes its batch dimension at 1.
+    """
+
+    name: str
+    path: Path
+    precision: Precision
+    accuracy: float | None
+    rank: int
+    digest: str
+    fixed_batch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of the repository.
+
+    Attributes:
+        name: What requests call it.
+        description: The owner's words, possibly empty.
+        signature: Inputs and outputs of one item; every variant shares it.
+        variants: At least one, in order of preference.
+        max_batch: The most items that may share a batch; 1 when the model has no batch
+            dimension. A runtime or device may allow fewer.
+        runtimes: The only runtimes that may serve it; empty allows all.
+        tolerance: Overrides how far runtimes may disagree; None uses the precision's default.
+        profile_shapes: Item shapes, by input, to measure inputs with free dimensions at.
+        digest: xxh3_128 over the variants' names, precisions and digests, in hex.
+    """
+
+    name: str
+    description: str
+    signature: Signature
+    variants: tuple[Variant, ...]
+    max_batch: int
+    runtimes: tuple[str, ...]
+    tolerance: Tolerance | None
+    profile_shapes: Mapping[str, tuple[int, ...]] = field(hash=False)
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a model, or one of its variants, is not served.
+
+    Attributes:
+        model: The model's folder name.
+        reason: What is wrong and what would be right.
+    """
+
+    model: str
+    reason: str

@@ -1,0 +1,127 @@
+"""`model.yaml`: what an owner says of a model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable, Iterable
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from workers.model import Precision
+
+NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
+"""What the name of a model or variant must match in full."""
+
+Name = Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class ModelFileError(ValueError):
+    """A `model.yaml` cannot be used; the message says where and what would be accepted."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class VariantEntry(_Strict):
+    """One entry under `variants`.
+
+    Attributes:
+        file: The variant's `.onnx` or `.xml` file, relative to the model's folder.
+        precision: What the file computes in; a runtime never goes coarser.
+        accuracy: Share of right answers on held-out data.
+    """
+
+    file: str
+    precision: Precision = "fp32"
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class ToleranceEntry(_Strict):
+    """How far two runtimes' outputs may lie apart; see `workers.model.Tolerance`."""
+
+    rtol: Annotated[float, Field(ge=0)]
+    atol: Annotated[float, Field(ge=0)]
+
+
+class ModelFile(_Strict):
+    """A whole `model.yaml`.
+
+    Attributes:
+        description: For people.
+        variants: By name, in order of preference.
+        max_batch: The most items that may share a batch.
+        runtimes: The only runtimes that may serve the model, by name.
+        tolerance: How far runtimes may disagree, instead of the precision's default.
+        profile_shapes: Item shapes, without batch dimension, to measure inputs at.
+    """
+
+    description: str = ""
+    variants: dict[Name, VariantEntry] = Field(min_length=1)
+    max_batch: PositiveInt | None = None
+    runtimes: list[str] | None = Field(default=None, min_length=1)
+    tolerance: ToleranceEntry | None = None
+    profile_shapes: dict[str, list[PositiveInt]] = {}
+
+
+def parse_model_file(text: str) -> ModelFile:
+    """Parse the text of a `model.yaml`.
+
+    Raises:
+        ModelFileError: It is no YAML, has an unknown or repeated key or a wrong value.
+    """
+    try:
+        content = yaml.load(text, Loader=_UniqueKeyLoader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ModelFileError(f"not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ModelFileError("must be a mapping with at least the key 'variants'")
+    try:
+        return ModelFile.model_validate(content)
+    except ValidationError as error:
+        raise ModelFileError("; ".join(map(_explain, error.errors()))) from error
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names the known word closest to an unknown one, or all of them."""
+    choices = list(known)
+    close = difflib.get_close_matches(word, choices, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(choices) or 'none'}"
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a repeated key, of which YAML would keep the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # the loader below refuses it, with its place in the text
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key}' appears twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _explain(error: Any) -> str:
+    path = [str(part) for part in error["loc"] if part != "[key]"]
+    where = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        return f"unknown key '{where}' ({nearest(path[-1], _keys_at(path[:-1]))})"
+    if error["type"] == "missing":
+        return f"key '{where}' is missing"
+    if error["type"] == "string_type" and "[key]" in error["loc"]:
+        return f"key '{where}' must be a text: put it in quotes"
+    return f"'{where}': {error['msg']} (found {error['input']!r})"
+
+
+def _keys_at(path: list[str]) -> Iterable[str]:
+    if not path:
+        return ModelFile.model_fields
+    return ToleranceEntry.model_fields if path[0] == "tolerance" else VariantEntry.model_fields

@@ -1,0 +1,119 @@
+"""Profiles on disk, so that a restart does not measure again."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from workers.fingerprint import Fingerprint, fingerprint_id
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a runtime did with a variant on a device.
+
+    Attributes:
+        latency_ns: Batch size to ascending, equally likely latencies in nanoseconds; empty
+            when the runtime was rejected.
+        rejected: Why the runtime must not serve the variant (its answers are off), or None.
+    """
+
+    latency_ns: Mapping[int, tuple[int, ...]] = field(hash=False)
+    rejected: str | None = None
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    variant: str
+    latency_ns: dict[int, list[int]]
+    rejected: str | None
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: int = 1
+    fingerprint: Fingerprint
+    profiles: dict[str, _Entry] = {}
+
+
+class ProfileStore:
+    """One JSON file per device fingerprint in a folder.
+
+    A file that cannot be read is reported, counts as empty, and is replaced by the next `put`.
+    """
+
+    def __init__(self, directory: Path, report: Callable[[str], None] = lambda reason: None):
+        """Use a folder, which is made if absent; `report` hears of unreadable files."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._report = report
+
+    def path(self, of: Fingerprint) -> Path:
+        """The file of a fingerprint."""
+        return self._directory / f"{fingerprint_id(of)}.json"
+
+    def get(self, of: Fingerprint, key: str) -> Profile | None:
+        """The profile stored under a fingerprint and key, or None."""
+        entry = self._read(of).profiles.get(key)
+        if entry is None:
+            return None
+        latency_ns = {batch: tuple(samples) for batch, samples in entry.latency_ns.items()}
+        return Profile(latency_ns, entry.rejected)
+
+    def put(self, of: Fingerprint, key: str, model: str, variant: str, profile: Profile) -> None:
+        """Store a profile; the names are for people who read the file."""
+        document = self._read(of)
+        document.profiles[key] = _Entry(
+            model=model,
+            variant=variant,
+            latency_ns={batch: list(samples) for batch, samples in profile.latency_ns.items()},
+            rejected=profile.rejected,
+        )
+        _write_atomically(self.path(of), document.model_dump_json(indent=1))
+
+    def _read(self, of: Fingerprint) -> _Document:
+        path = self.path(of)
+        try:
+            document = _Document.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return _Document(fingerprint=of)
+        except (OSError, ValidationError) as error:
+            first = str(error).splitlines()[0]
+            self._report(f"profiles in {path} are unreadable and measured again: {first}")
+            return _Document(fingerprint=of)
+        sound = all(map(_is_sound, document.profiles.values()))
+        if not sound or document.format != 1 or document.fingerprint != of:
+            self._report(f"profiles in {path} do not fit this version and are measured again")
+            return _Document(fingerprint=of)
+        return document
+
+
+def _is_sound(entry: _Entry) -> bool:
+    ladder = entry.latency_ns
+    if entry.rejected is not None:
+        return not ladder
+    return 1 in ladder and all(
+        batch >= 1 and samples and samples[0] > 0 and samples == sorted(samples)
+        for batch, samples in ladder.items()
+    )
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

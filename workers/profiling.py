@@ -1,0 +1,124 @@
+"""Measure how long a device needs for batches of a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+RunBatch = Callable[[int], object]
+ClockNs = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much time to spend on a profile, and when to stop.
+
+    Attributes:
+        budget_ns: Time for the repeats at one batch size, beyond `min_repeats`.
+        min_repeats: Repeats at each batch size, whatever they take.
+        max_repeats: Repeats at each batch size, however short they are.
+        max_warm_ups: Runs to wait for a session to become steady.
+        points: The most samples kept for a batch size.
+        min_gain: A doubled batch has to raise items per second by this share to count.
+        flat_steps: So many doublings in a row without that gain end the ladder.
+        slow_ns: A batch that takes longer ends the ladder, and has to run
+            `slow_repeats` times only.
+        slow_repeats: Repeats of a slow batch.
+    """
+
+    budget_ns: int = 350_000_000
+    min_repeats: int = 8
+    max_repeats: int = 60
+    max_warm_ups: int = 30
+    points: int = 32
+    min_gain: float = 0.03
+    flat_steps: int = 2
+    slow_ns: int = 250_000_000
+    slow_repeats: int = 3
+
+
+def batch_ladder(max_batch: int) -> Iterator[int]:
+    """Yield the batch sizes to measure: powers of two, and the largest allowed."""
+    size = 1
+    while size < max_batch:
+        yield size
+        size *= 2
+    yield max_batch
+
+
+def measure_ladder(
+    run_batch: RunBatch,
+    max_batch: int,
+    *,
+    effort: Effort | None = None,
+    clock_ns: ClockNs = time.perf_counter_ns,
+    on_batch: Callable[[int], None] = lambda batch: None,
+) -> dict[int, tuple[int, ...]]:
+    """Measure growing batches until larger ones no longer pay.
+
+    Args:
+        run_batch: Runs one batch of the given size; what it raises ends the measurement.
+        max_batch: The largest batch to try.
+        effort: How much time to spend; the default takes about half a second per size.
+        clock_ns: The clock, in nanoseconds.
+        on_batch: Called with each batch size before it is measured.
+
+    Returns:
+        For each measured batch size at most `effort.points` ascending latencies in
+        nanoseconds, equally likely.
+    """
+    effort = effort or Effort()
+    measured: dict[int, tuple[int, ...]] = {}
+    best_rate, flat = 0.0, 0
+    for batch in batch_ladder(max_batch):
+        on_batch(batch)
+        samples = _measure(run_batch, batch, effort, clock_ns)
+        measured[batch] = thin(samples, effort.points)
+        typical_ns = median(samples)
+        rate = batch / typical_ns
+        flat = 0 if rate >= best_rate * (1 + effort.min_gain) else flat + 1
+        best_rate = max(best_rate, rate)
+        if flat >= effort.flat_steps or typical_ns > effort.slow_ns:
+            break
+    return measured
+
+
+def thin(samples: list[int], points: int) -> tuple[int, ...]:
+    """Reduce samples to at most `points` evenly spaced quantiles, ascending."""
+    ordered = sorted(samples)
+    if len(ordered) <= points:
+        return tuple(ordered)
+    return tuple(ordered[(2 * i + 1) * len(ordered) // (2 * points)] for i in range(points))
+
+
+def _measure(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs) -> list[int]:
+    _warm_up(run_batch, batch, effort, clock_ns)
+    samples: list[int] = []
+    began_ns = clock_ns()
+    while len(samples) < effort.max_repeats:
+        samples.append(_time(run_batch, batch, clock_ns))
+        slow = samples[0] > effort.slow_ns
+        enough = len(samples) >= (effort.slow_repeats if slow else effort.min_repeats)
+        if enough and clock_ns() - began_ns >= effort.budget_ns:
+            break
+    return samples
+
+
+def _warm_up(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs) -> None:
+    """Run until the last three runs are no longer faster than all before them by 5 %."""
+    times: list[int] = []
+    while len(times) < effort.max_warm_ups:
+        times.append(_time(run_batch, batch, clock_ns))
+        if times[-1] > effort.slow_ns:
+            return
+        earlier, latest = times[:-3], times[-3:]
+        if earlier and min(latest) >= 0.95 * min(earlier):
+            return
+
+
+def _time(run_batch: RunBatch, batch: int, clock_ns: ClockNs) -> int:
+    began_ns = clock_ns()
+    run_batch(batch)
+    return clock_ns() - began_ns

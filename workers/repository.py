@@ -1,0 +1,258 @@
+"""The model repository: folders of model files, read into what can be served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import xxhash
+
+from scheduler.core.signature import Signature
+from workers.model import Model, Precision, Problem, Tolerance, Variant
+from workers.model_yaml import (
+    NAME_PATTERN,
+    ModelFile,
+    ModelFileError,
+    VariantEntry,
+    nearest,
+    parse_model_file,
+)
+from workers.runtimes import RUNTIMES
+from workers.runtimes.base import ModelLoadError
+from workers.runtimes.readers import read_tensors
+from workers.signatures import Reading, difference, interpret
+
+__all__ = [
+    "DEFAULT_MAX_BATCH",
+    "Model",
+    "Problem",
+    "Repository",
+    "RepositoryError",
+    "Variant",
+    "load_repository",
+]
+
+DEFAULT_MAX_BATCH = 32
+"""The most items in a batch of a model whose `model.yaml` sets no `max_batch`."""
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_SUFFIXES = (".onnx", ".xml")
+_CHUNK_BYTES = 1 << 20
+
+
+class RepositoryError(Exception):
+    """The repository's folder itself cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """What a repository's folder holds.
+
+    Attributes:
+        models: By name, those with at least one usable variant.
+        problems: Models and variants that are left out, and why.
+    """
+
+    models: dict[str, Model]
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    variant: Variant
+    signature: Signature
+
+
+def load_repository(root: Path) -> Repository:
+    """Read every model below a folder.
+
+    A model is a folder with a `model.yaml`, or one in Triton's layout
+    (`<model>/<version>/model.onnx`), of which the highest version is taken. What cannot be
+    used becomes a `Problem`, and the rest is loaded. Symbolic links are followed.
+
+    Raises:
+        RepositoryError: `root` is not a readable folder.
+    """
+    models: dict[str, Model] = {}
+    problems: list[Problem] = []
+    for folder in _model_folders(root, problems):
+        model = _attempt(folder, problems)
+        if model is not None:
+            models[model.name] = model
+    return Repository(models, tuple(problems))
+
+
+def _model_folders(root: Path, problems: list[Problem]) -> Iterator[Path]:
+    try:
+        entries = sorted(root.iterdir())
+    except OSError as error:
+        raise RepositoryError(f"model repository {root}: {error.strerror or error}") from error
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield entry
+        elif entry.suffix in _SUFFIXES:
+            home = f"{entry.stem}/1/model{entry.suffix}"
+            problems.append(Problem(entry.stem, f"{entry.name} lies loose; move it to {home}"))
+
+
+def _attempt(folder: Path, problems: list[Problem]) -> Model | None:
+    try:
+        return _load_model(folder, problems)
+    except (ModelFileError, ModelLoadError, OSError) as error:
+        problems.append(Problem(folder.name, str(error)))
+        return None
+
+
+def _load_model(folder: Path, problems: list[Problem]) -> Model:
+    if not re.fullmatch(NAME_PATTERN, folder.name):
+        raise ModelFileError(f"'{folder.name}' is no model name; names match {NAME_PATTERN}")
+    described = (folder / "model.yaml").exists()
+    content = _read_model_file(folder) if described else _triton_layout(folder)
+    candidates: list[_Candidate] = []
+    reasons: list[str] = []
+    for rank, (name, entry) in enumerate(content.variants.items()):
+        expected = candidates[0].signature if candidates else None
+        loaded = _attempt_variant(folder, name, entry, rank, expected)
+        if isinstance(loaded, _Candidate):
+            candidates.append(loaded)
+        else:
+            reasons.append(f"variant '{name}': {loaded}")
+    if not candidates:
+        raise ModelLoadError("; ".join(reasons))
+    model = _assemble(folder.name, content, candidates)
+    problems.extend(Problem(folder.name, reason) for reason in reasons)
+    return model
+
+
+def _read_model_file(folder: Path) -> ModelFile:
+    try:
+        return parse_model_file((folder / "model.yaml").read_text(encoding="utf-8"))
+    except (ModelFileError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"model.yaml: {error}") from error
+
+
+def _triton_layout(folder: Path) -> ModelFile:
+    versions = [path for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
+    for version in sorted(versions, key=lambda path: int(path.name), reverse=True):
+        for suffix in _SUFFIXES:
+            if (version / f"model{suffix}").exists():
+                entry = VariantEntry(file=f"{version.name}/model{suffix}")
+                return ModelFile(variants={version.name: entry})
+    raise ModelFileError(
+        "has neither a model.yaml nor a version folder with a model.onnx, e.g. 1/model.onnx"
+    )
+
+
+def _attempt_variant(
+    folder: Path, name: str, entry: VariantEntry, rank: int, expected: Signature | None
+) -> _Candidate | str:
+    try:
+        candidate = _load_variant(folder, name, entry, rank)
+    except (ModelFileError, ModelLoadError, OSError) as error:
+        return str(error)
+    reason = expected and difference(candidate.signature, expected)
+    return f"{reason}; variants must be interchangeable" if reason else candidate
+
+
+def _load_variant(folder: Path, name: str, entry: VariantEntry, rank: int) -> _Candidate:
+    path = _variant_path(folder, entry.file)
+    reading: Reading = interpret(read_tensors(path))
+    variant = Variant(
+        name=name,
+        path=path,
+        precision=entry.precision,
+        accuracy=entry.accuracy,
+        rank=rank,
+        digest=_digest(path),
+        fixed_batch=reading.fixed_batch,
+    )
+    return _Candidate(variant, reading.signature)
+
+
+def _variant_path(folder: Path, file: str) -> Path:
+    relative = PurePosixPath(file)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise ModelFileError(f"file '{file}' lies outside the model's folder")
+    if relative.suffix not in _SUFFIXES:
+        raise ModelFileError(f"file '{file}' must end in {' or '.join(_SUFFIXES)}")
+    path = folder / relative
+    if not path.is_file():
+        raise ModelFileError(f"file '{file}' is absent")
+    parts = [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
+    for part in parts:
+        _require_content(part)
+    return path
+
+
+def _require_content(path: Path) -> None:
+    if not path.is_file():
+        raise ModelFileError(f"file '{path.name}' is absent")
+    with path.open("rb") as file:
+        head = file.read(len(_LFS_POINTER))
+    if head == _LFS_POINTER:
+        raise ModelFileError(f"file '{path.name}' is a Git LFS pointer; run `git lfs pull`")
+    if not head and path.suffix != ".bin":
+        raise ModelFileError(f"file '{path.name}' is empty")
+
+
+def _assemble(name: str, content: ModelFile, candidates: list[_Candidate]) -> Model:
+    signature = candidates[0].signature
+    for runtime in content.runtimes or ():
+        if runtime not in RUNTIMES:
+            hint = nearest(runtime, RUNTIMES)
+            raise ModelFileError(f"runtimes: no runtime is called '{runtime}' ({hint})")
+    variants = tuple(candidate.variant for candidate in candidates)
+    tolerance = content.tolerance
+    return Model(
+        name=name,
+        description=content.description,
+        signature=signature,
+        variants=variants,
+        max_batch=(content.max_batch or DEFAULT_MAX_BATCH) if signature.batched else 1,
+        runtimes=tuple(content.runtimes or ()),
+        tolerance=Tolerance(tolerance.rtol, tolerance.atol) if tolerance else None,
+        profile_shapes=_profile_shapes(content, signature),
+        digest=_model_digest(variants),
+    )
+
+
+def _profile_shapes(content: ModelFile, signature: Signature) -> dict[str, tuple[int, ...]]:
+    specs = {spec.name: spec for spec in signature.inputs}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in content.profile_shapes.items():
+        if name not in specs:
+            raise ModelFileError(f"profile_shapes: no input '{name}' ({nearest(name, specs)})")
+        wanted = specs[name].shape
+        fits = len(shape) == len(wanted) and all(
+            dim in (None, size) for dim, size in zip(wanted, shape, strict=True)
+        )
+        if not fits:
+            raise ModelFileError(f"profile_shapes: {shape} does not fit '{name}' of {wanted}")
+        shapes[name] = tuple(shape)
+    return shapes
+
+
+def _digest(path: Path) -> str:
+    """Hash a model file with the weight files whose names extend its own.
+
+    `model.onnx.data` and `model.onnx_data` are where exporters put an ONNX model's weights.
+    """
+    if path.suffix == ".xml":
+        parts = [path, path.with_suffix(".bin")]
+    else:
+        parts = sorted(part for part in path.parent.glob(f"{path.name}*") if part.is_file())
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        with part.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _model_digest(variants: tuple[Variant, ...]) -> str:
+    parts: list[tuple[str, Precision, str]] = [(v.name, v.precision, v.digest) for v in variants]
+    return xxhash.xxh3_128(repr(parts).encode()).hexdigest()

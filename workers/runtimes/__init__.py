@@ -1,0 +1,17 @@
+"""The runtimes: one file per library, and the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workers.runtimes.base import Runtime
+from workers.runtimes.emulated import Emulated
+from workers.runtimes.onnxruntime import OnnxRuntime
+from workers.runtimes.openvino import OpenVino
+
+RUNTIMES: dict[str, Callable[[], Runtime]] = {
+    "openvino": OpenVino,
+    "onnxruntime": OnnxRuntime,
+    "emulated": Emulated,
+}
+"""Factories by name, the runtime that others are compared with first."""

@@ -1,0 +1,152 @@
+"""The seam between a device's host and the libraries that run models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.model import Model, Variant
+
+Array = npt.NDArray[Any]
+DeviceKind = Literal["cpu", "gpu", "npu"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """A device that a host is to own.
+
+    Attributes:
+        id: The device's name on its box, e.g. `cpu:0`.
+        kind: What sort of processor it is.
+        cores: The CPU cores that its host is pinned to; empty leaves the host unpinned.
+        runtimes: The runtimes that may be used, the trusted one first; empty allows every
+            runtime that computes on this kind of device. `emulated` has to be named.
+        options: Settings for the runtimes, e.g. the latency profile of an emulated device.
+    """
+
+    id: str
+    kind: DeviceKind
+    cores: tuple[int, ...] = ()
+    runtimes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class DeviceError(ValueError):
+    """A device cannot be had as its configuration asks; the message says what can."""
+
+
+class ModelLoadError(Exception):
+    """A runtime cannot load a variant; the message says why."""
+
+
+class RunError(Exception):
+    """A run failed; the message names the runtime and what it said.
+
+    Holds nothing but text, so that it crosses processes that lack the runtime's library.
+    """
+
+
+class Session(Protocol):
+    """A variant loaded on a device. Not thread-safe: one run at a time."""
+
+    @property
+    def max_batch(self) -> int:
+        """The largest batch that `run` accepts."""
+        ...
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch.
+
+        Args:
+            inputs: By name, with the dtypes of the signature and, for a batched model, a
+                leading batch dimension. They are read during the call only, never written,
+                and may be read-only.
+
+        Returns:
+            By name, arrays that the caller owns, in the signature's order of outputs.
+
+        Raises:
+            Exception: Whatever the library raises for these inputs.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the session holds. It cannot run afterwards."""
+        ...
+
+    def describe(self) -> str:
+        """Say in a line what runs where and how."""
+        ...
+
+
+class Runtime(Protocol):
+    """A library that loads and runs models."""
+
+    @property
+    def name(self) -> str:
+        """How configuration and results call it."""
+        ...
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of device it computes on."""
+        ...
+
+    @property
+    def suffixes(self) -> frozenset[str]:
+        """The file suffixes it loads, with their dot."""
+        ...
+
+    def missing(self) -> str | None:
+        """Why it cannot be used here, or None when it can."""
+        ...
+
+    def version(self) -> str:
+        """The library's version, as part of a profile's fingerprint."""
+        ...
+
+    def load(self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path) -> Session:
+        """Load a variant on a device.
+
+        Args:
+            model: The variant's model.
+            variant: The file to load.
+            device: Where it is to run, on `len(device.cores)` threads.
+            cache_dir: An existing folder for what the library compiles.
+
+        Raises:
+            ModelLoadError: The file cannot be loaded on this device.
+        """
+        ...
+
+
+def thread_count(device: DeviceSpec) -> int:
+    """Threads for a device's runtimes: one per core; 0, the library's own choice, if unpinned."""
+    return len(device.cores)
+
+
+def one_line(error: BaseException, limit: int = 400) -> str:
+    """An exception's message on one line of at most `limit` characters, or else its type."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def check_names(given: Mapping[str, Array], expected: tuple[str, ...]) -> None:
+    """Refuse a batch whose tensors are not exactly those that the model takes.
+
+    Raises:
+        RunError: A tensor is missing or unknown.
+    """
+    if len(given) == len(expected) and all(name in given for name in expected):
+        return
+    raise RunError(f"the model takes {', '.join(expected)}, but was given {', '.join(given)}")
+
+
+def shape_of(array: np.ndarray[Any, Any]) -> str:
+    """An array's dtype and shape in the words of a signature, e.g. `float32[2, 3]`."""
+    return f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"

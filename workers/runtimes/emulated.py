@@ -1,0 +1,158 @@
+"""A device that only takes time: for trying policies against hardware that is not here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from workers.model import Model, Variant
+from workers.runtimes.base import (
+    Array,
+    DeviceSpec,
+    ModelLoadError,
+    RunError,
+    check_names,
+)
+
+NonNegative = Annotated[float, Field(ge=0)]
+
+# Linux wakes a sleeper up to about this much late.
+_SPIN_NS = 200_000
+
+
+class LatencyProfile(BaseModel):
+    """A device's `options`: how long a batch takes, `base_ms + per_item_ms * batch`.
+
+    Attributes:
+        base_ms: Milliseconds that any batch takes.
+        per_item_ms: Milliseconds that each item adds.
+        jitter: Sigma of the lognormal factor on each batch's time; its median is 1.
+        fail_rate: Share of batches that fail.
+        seed: Seeds jitter and failures.
+        models: Other settings for the models named, which replace these whole.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base_ms: NonNegative
+    per_item_ms: NonNegative = 0.0
+    jitter: NonNegative = 0.0
+    fail_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+    seed: int = 0
+    models: dict[str, LatencyProfile] = {}
+
+
+def wait_until(deadline_ns: int) -> None:
+    """Wait until `time.perf_counter_ns()` reaches a value, exact to microseconds."""
+    while (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
+        if left_ns > _SPIN_NS:
+            time.sleep((left_ns - _SPIN_NS) / 1e9)
+
+
+class Emulated:
+    """Answers with zeros of the right shape after a configured time."""
+
+    name = "emulated"
+    kinds = frozenset({"cpu", "gpu", "npu"})
+    suffixes = frozenset({".onnx", ".xml"})
+
+    def __init__(
+        self,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+        wait_until: Callable[[int], None] = wait_until,
+    ) -> None:
+        """Take the clock to read and the wait to end a batch with."""
+        self._clock_ns = clock_ns
+        self._wait_until = wait_until
+
+    def missing(self) -> str | None:
+        """Never missing: it needs nothing."""
+        return None
+
+    def version(self) -> str:
+        """The version of the latency law."""
+        return "1"
+
+    def load(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
+    ) -> EmulatedSession:
+        """Make a session from the device's options; see `Runtime.load`."""
+        try:
+            profile = LatencyProfile.model_validate(dict(device.options))
+        except ValidationError as error:
+            reasons = "; ".join(
+                f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()
+            )
+            known = ", ".join(LatencyProfile.model_fields)
+            raise ModelLoadError(
+                f"options of emulated device {device.id}: {reasons} (options are {known})"
+            ) from error
+        own = profile.models.get(model.name, profile)
+        return EmulatedSession(model, own, device, self._clock_ns, self._wait_until)
+
+
+class EmulatedSession:
+    """A model on an emulated device."""
+
+    def __init__(
+        self,
+        model: Model,
+        profile: LatencyProfile,
+        device: DeviceSpec,
+        clock_ns: Callable[[], int],
+        wait_until: Callable[[int], None],
+    ) -> None:
+        """Emulate one model by a profile, on a clock."""
+        self.max_batch = model.max_batch
+        self._signature = model.signature
+        self._names = tuple(spec.name for spec in model.signature.inputs)
+        self._profile = profile
+        self._device = device
+        self._clock_ns = clock_ns
+        self._wait_until = wait_until
+        self._rng = np.random.default_rng(profile.seed)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Take the configured time and answer zeros; see `Session.run`.
+
+        Raises:
+            RunError: The profile's `fail_rate` struck, or a tensor is missing or unknown.
+        """
+        started_ns = self._clock_ns()
+        check_names(inputs, self._names)
+        batch = len(inputs[self._names[0]]) if self._signature.batched else 1
+        self._wait_until(started_ns + self._latency_ns(batch))
+        if self._profile.fail_rate and self._rng.random() < self._profile.fail_rate:
+            raise RunError(f"emulated failure on {self._device.id}")
+        return self._zeros(batch)
+
+    def close(self) -> None:
+        """Hold nothing, so free nothing."""
+
+    def describe(self) -> str:
+        """Say that it is emulated, and by which law."""
+        profile = self._profile
+        return (
+            f"emulated on {self._device.id}: {profile.base_ms:g} ms + "
+            f"{profile.per_item_ms:g} ms per item, jitter {profile.jitter:g}"
+        )
+
+    def _latency_ns(self, batch: int) -> int:
+        profile = self._profile
+        latency_ms = profile.base_ms + profile.per_item_ms * batch
+        factor = self._rng.lognormal(0.0, profile.jitter) if profile.jitter else 1.0
+        return round(latency_ms * factor * 1e6)
+
+    def _zeros(self, batch: int) -> dict[str, np.ndarray[Any, Any]]:
+        leading = (batch,) if self._signature.batched else ()
+        return {
+            spec.name: np.zeros(
+                leading + tuple(1 if dim is None else dim for dim in spec.shape), spec.dtype
+            )
+            for spec in self._signature.outputs
+        }

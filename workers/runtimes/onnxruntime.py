@@ -1,0 +1,142 @@
+"""ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scheduler.core.signature import TensorSpec
+from workers.model import Model, Variant
+from workers.runtimes.base import (
+    Array,
+    DeviceSpec,
+    ModelLoadError,
+    check_names,
+    one_line,
+    thread_count,
+)
+from workers.signatures import FileTensors
+
+_DTYPES = {
+    "tensor(bool)": "bool",
+    "tensor(int8)": "int8",
+    "tensor(int16)": "int16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64",
+    "tensor(float16)": "float16",
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+}
+# Its exceptions say all that its log lines say, and a bad request must not flood stderr.
+_LOG_FATAL_ONLY = 4
+
+
+class OnnxRuntime:
+    """Loads `.onnx` files with the CPU execution provider."""
+
+    name = "onnxruntime"
+    kinds = frozenset({"cpu"})
+    suffixes = frozenset({".onnx"})
+
+    def missing(self) -> str | None:
+        """Why the library cannot be imported, or None."""
+        try:
+            import onnxruntime  # noqa: F401
+        except ImportError as error:
+            return f"onnxruntime cannot be imported ({error}); pip install onnxruntime"
+        return None
+
+    def version(self) -> str:
+        """The library's version."""
+        import onnxruntime
+
+        return str(onnxruntime.__version__)
+
+    def load(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
+    ) -> OnnxRuntimeSession:
+        """Load a variant; see `Runtime.load`. `cache_dir` stays unused: nothing is compiled."""
+        session = _open(variant.path, optimise=True, threads=thread_count(device))
+        wanted = {spec.name for spec in model.signature.inputs + model.signature.outputs}
+        found = {node.name for node in session.get_inputs() + session.get_outputs()}
+        if wanted - found:
+            raise ModelLoadError(f"onnxruntime finds no tensor {', '.join(sorted(wanted - found))}")
+        max_batch = 1 if variant.fixed_batch else model.max_batch
+        return OnnxRuntimeSession(session, model, max_batch, device)
+
+
+class OnnxRuntimeSession:
+    """A variant loaded by ONNX Runtime."""
+
+    def __init__(self, session: Any, model: Model, max_batch: int, device: DeviceSpec) -> None:
+        """Hold an `InferenceSession` whose tensors are those of the model's signature."""
+        self._session = session
+        self._inputs = tuple(spec.name for spec in model.signature.inputs)
+        self._outputs = [spec.name for spec in model.signature.outputs]
+        self._device = device
+        self.max_batch = max_batch
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch; see `Session.run`."""
+        # The library would also take a weight's name, and replace the weight.
+        check_names(inputs, self._inputs)
+        arrays = self._session.run(self._outputs, inputs)
+        return dict(zip(self._outputs, map(np.asarray, arrays), strict=True))
+
+    def close(self) -> None:
+        """Free the session."""
+        self._session = None
+
+    def describe(self) -> str:
+        """Say what runs where."""
+        return f"onnxruntime on {self._device.id}, {thread_count(self._device)} threads"
+
+
+def read_tensors(path: Path) -> FileTensors:
+    """Read what an `.onnx` file takes and gives.
+
+    Raises:
+        ModelLoadError: The file is no valid model, or has a tensor that cannot be served.
+    """
+    session = _open(path, optimise=False, threads=1)
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    batch_symbols = {node.shape[0] for node in inputs if node.shape}
+    return FileTensors(
+        inputs=tuple(map(_spec, inputs)),
+        outputs=tuple(map(_spec, outputs)),
+        outputs_follow_batch=all(node.shape and node.shape[0] in batch_symbols for node in outputs),
+    )
+
+
+def _open(path: Path, *, optimise: bool, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _LOG_FATAL_ONLY
+    # Spinning threads would starve whatever shares these cores.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the library raises a class per status code, without a common base
+        raise ModelLoadError(f"onnxruntime: {one_line(error)}") from error
+
+
+def _spec(node: Any) -> TensorSpec:
+    if node.type not in _DTYPES:
+        raise ModelLoadError(
+            f"tensor '{node.name}' is {node.type}; accepted are {', '.join(_DTYPES.values())}"
+        )
+    shape = tuple(dim if isinstance(dim, int) else None for dim in node.shape)
+    return TensorSpec(node.name, _DTYPES[node.type], shape)

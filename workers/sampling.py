@@ -1,0 +1,54 @@
+"""Seeded inputs to measure and compare models with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduler.core.signature import TensorSpec
+from workers.model import Model
+
+Array = npt.NDArray[Any]
+Item = Mapping[str, Array]
+
+
+def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Array]]:
+    """Draw random items that fit a model's signature.
+
+    Floats lie in [0, 1), safe under logarithms and roots; integers are 0 or 1, valid as an
+    index into nearly any table. A free dimension is taken from the model's `profile_shapes`,
+    or else is 1.
+
+    Returns:
+        Items without a batch dimension, different from each other.
+    """
+    rng = np.random.default_rng(seed)
+    return [
+        {spec.name: _sample(rng, spec, _shape(model, spec)) for spec in model.signature.inputs}
+        for _ in range(count)
+    ]
+
+
+def stack_items(items: Sequence[Item]) -> dict[str, Array]:
+    """Stack items into one array per input, with a leading batch dimension.
+
+    A single item is not copied. Items whose shapes differ raise `ValueError`.
+    """
+    if len(items) == 1:
+        return {name: array[None] for name, array in items[0].items()}
+    return {name: np.stack([item[name] for item in items]) for name in items[0]}
+
+
+def _shape(model: Model, spec: TensorSpec) -> tuple[int, ...]:
+    configured = model.profile_shapes.get(spec.name)
+    return configured or tuple(1 if dim is None else dim for dim in spec.shape)
+
+
+def _sample(rng: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...]) -> Array:
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "f":
+        return rng.random(shape).astype(dtype)
+    return rng.integers(0, 2, shape).astype(dtype)

@@ -1,0 +1,94 @@
+"""From the tensors that a model file declares to the signature that requests are held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.core.signature import Signature, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FileTensors:
+    """The tensors of a model file as it declares them, leading dimension included.
+
+    Attributes:
+        inputs: In the file's order; `None` in a shape is a dynamic dimension.
+        outputs: In the file's order.
+        outputs_follow_batch: True when every output's leading dimension is known to be that
+            of the inputs, rather than, say, the number of objects found.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    outputs_follow_batch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file's tensors mean for serving.
+
+    Attributes:
+        signature: Inputs and outputs of one item.
+        fixed_batch: True when the batch dimension exists and is fixed at 1.
+    """
+
+    signature: Signature
+    fixed_batch: bool
+
+
+def interpret(tensors: FileTensors) -> Reading:
+    """Find the batch dimension of a model file.
+
+    The first dimension is the batch when it is dynamic in every tensor and the outputs follow
+    the inputs, or when it is 1 in every tensor. Otherwise the model takes one item at a time,
+    with the shapes that its file declares.
+    """
+    every = tensors.inputs + tensors.outputs
+    leading = [spec.shape[0] if spec.shape else 0 for spec in every]
+    dynamic = all(dim is None for dim in leading) and tensors.outputs_follow_batch
+    fixed = all(dim == 1 for dim in leading)
+    if not (dynamic or fixed):
+        return Reading(Signature(tensors.inputs, tensors.outputs, batched=False), False)
+    signature = Signature(
+        inputs=tuple(map(_item_spec, tensors.inputs)),
+        outputs=tuple(map(_item_spec, tensors.outputs)),
+        batched=True,
+    )
+    return Reading(signature, fixed)
+
+
+def difference(found: Signature, expected: Signature) -> str | None:
+    """Say where two signatures differ, or None when a request for one fits the other."""
+    if found.batched != expected.batched:
+        have, want = (_batch_words(signature.batched) for signature in (found, expected))
+        return f"it has {have}, the model's first variant has {want}"
+    pairs = (
+        ("inputs", found.inputs, expected.inputs),
+        ("outputs", found.outputs, expected.outputs),
+    )
+    for kind, have_specs, want_specs in pairs:
+        if sorted(have_specs, key=_name) != sorted(want_specs, key=_name):
+            return (
+                f"its {kind} are {_spell(have_specs)}, "
+                f"those of the model's first variant {_spell(want_specs)}"
+            )
+    return None
+
+
+def _item_spec(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(spec.name, spec.dtype, spec.shape[1:])
+
+
+def _name(spec: TensorSpec) -> str:
+    return spec.name
+
+
+def _batch_words(batched: bool) -> str:
+    return "a batch dimension" if batched else "no batch dimension"
+
+
+def _spell(specs: tuple[TensorSpec, ...]) -> str:
+    return ", ".join(
+        f"{spec.name} {spec.dtype}[{', '.join('?' if d is None else str(d) for d in spec.shape)}]"
+        for spec in specs
+    )
