@@ -7,7 +7,6 @@ import fcntl
 import os
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from ray.exceptions import RayActorError
 
 from edge_agent.cluster import Cluster
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
+from edge_agent.run_dir import make_run_dir
 from policies import make_policy
 from scheduler.address import Address
 from scheduler.config import Config, DeviceConfig
@@ -56,8 +56,8 @@ class Agent:
         _check(config, self.devices, hardware)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(config.state_dir)
-        self._run_dir = Path(tempfile.mkdtemp(prefix="laxity-run-"))
-        self._cluster = Cluster(len(hardware.cpu.usable))
+        self._run_dir = make_run_dir()
+        self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
         try:
             self._start(config_file, scheduler_cores(hardware))
         except BaseException:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import logging
 from pathlib import Path
 
 import ray
@@ -13,28 +12,26 @@ _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 
 
 class Cluster:
-    """A one-box Ray cluster with token authentication and no dashboard.
+    """A one-box Ray cluster with no dashboard.
 
     Args:
+        folder: Where Ray keeps its files and sockets.
         cores: How many CPU cores Ray may count on.
     """
 
-    def __init__(self, cores: int) -> None:
+    def __init__(self, folder: Path, cores: int) -> None:
         """Starts Ray; takes some seconds."""
-        # Ray puts unix sockets below it, and their paths may have 107 bytes at most.
-        self._temp_dir = Path(tempfile.mkdtemp(prefix="laxity-ray-"))
         ray.init(
             address="local",
             num_cpus=max(1, cores),
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,
             namespace="laxity",
-            logging_level="WARNING",
+            logging_level=logging.WARNING,
             _node_ip_address="127.0.0.1",
-            _temp_dir=str(self._temp_dir),
+            _temp_dir=str(folder),
         )
 
     def stop(self) -> None:
-        """Ends Ray and all its processes, and removes what it left on disk."""
+        """Ends Ray and all its processes."""
         ray.shutdown()
-        shutil.rmtree(self._temp_dir, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What Ray reads from the environment when it is imported; so this comes before any import of it."""
+"""What Ray reads from the environment when it is imported; this comes before any import of it."""
 
 from __future__ import annotations
 

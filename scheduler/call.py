@@ -221,11 +221,12 @@ def only_input(model: str, models: Mapping[str, Any]) -> str:
         ModelNotFound: There is no such model.
         InvalidInput: It has several inputs.
     """
-    if model not in models:
-        near = difflib.get_close_matches(model, models, 1)
+    known = {described["name"]: described for described in models["models"]}
+    if model not in known:
+        near = difflib.get_close_matches(model, known, 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ModelNotFound(f"model {model!r} is not in the repository{hint}")
-    names = [spec[0] for spec in models[model]["inputs"]]
+    names = [spec["name"] for spec in known[model]["inputs"]]
     if len(names) != 1:
         raise InvalidInput(
             f"model {model!r} has the inputs {', '.join(names)}: frames are dicts of these names"

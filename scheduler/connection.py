@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scheduler.address import Address
 
 _HANDSHAKE_S = 5.0
+_CLOSED = "the daemon closed the connection"
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 _ACCEPTED = wire.FrameLimits(header_bytes=1024 * 1024, body_bytes=1024 * 1024 * 1024)
 
@@ -109,6 +110,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def check(self) -> None:
+        """Nothing while the connection is there.
+
+        Raises:
+            Exception: Why it is not.
+        """
+        if self._transport is None:
+            raise self._failure or ConnectionResetError(_CLOSED)
+
     async def greet(self, token: str | None) -> None:
         """Sends the hello and waits for the welcome.
 
@@ -154,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tells whoever waits why."""
         self._transport = None
-        error = self._failure or exc or ConnectionResetError("the daemon closed the connection")
+        error = self._failure or exc or ConnectionResetError(_CLOSED)
         if not self._welcome.done():
             self._welcome.set_exception(error)
         if self._ready:
@@ -204,6 +214,8 @@ async def connect(
     except asyncio.CancelledError:
         connection.fail(ConnectionAbortedError())
         raise
+    # The welcome and the loss may both have come before this ran again.
+    connection.check()
     return connection
 
 

@@ -22,7 +22,7 @@ class Caller(Protocol):
         """True while something waits for a connection."""
 
     def on_open(self, connection: Connection) -> None:
-        """There is a connection."""
+        """There is a connection; from now on it is wanted only if this one won't do."""
 
     def on_refused(self, error: LaxityError) -> None:
         """There will never be one."""
@@ -94,7 +94,6 @@ class Dialer:
                     self.reason = _reason(error)
                 else:
                     caller.on_open(connection)
-                    return
         finally:
             self._task = None
 

@@ -238,9 +238,13 @@ class Exchange:
 
     def on_open(self, connection: Connection) -> None:
         """Sends what waited for it."""
-        self._connection = connection
         self._connections.add(connection)
-        for waiter in self._waiters:
+        if connection.draining:
+            self._close_if_done(connection)
+            return
+        self._connection = connection
+        while self._waiters:
+            waiter = self._waiters.pop()
             if not waiter.done():
                 waiter.set_result(None)
         self._send_waiting()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,13 @@ import numpy as np
 
 from scheduler import wire
 
+IMAGE = {"name": "image", "dtype": "float32", "shape": [None]}
+A, B = ({"name": name, "dtype": "float32", "shape": [1]} for name in "ab")
 MODELS = {
-    "digits": {"inputs": [["image", "float32", [None]]], "outputs": [["image", "float32", [None]]]},
-    "pair": {"inputs": [["a", "float32", [1]], ["b", "float32", [1]]], "outputs": []},
+    "models": [
+        {"name": "digits", "inputs": [IMAGE], "outputs": [IMAGE]},
+        {"name": "pair", "inputs": [A, B], "outputs": []},
+    ]
 }
 PATIENCE_S = 30
 
@@ -25,6 +29,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def __init__(self, box: FakeBox) -> None:
         self.box = box
+        self.held: list[bytes] | None = None
         self.reader = wire.FrameReader(wire.FrameLimits())
 
     def connection_made(self, transport: Any) -> None:
@@ -51,10 +56,20 @@ class Peer(asyncio.BufferedProtocol):
 
     def send_raw(self, data: bytes) -> None:
         """Writes what may be no message; from any thread, on the server's own at once."""
-        if threading.current_thread() is self.box.thread:
+        if self.held is not None:
+            self.held.append(data)
+        elif threading.current_thread() is self.box.thread:
             self.transport.write(data)
         else:
             self.box.loop.call_soon_threadsafe(self.transport.write, data)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is sent meanwhile, on the server's thread, reaches the client in one piece."""
+        self.held = []
+        yield
+        held, self.held = self.held, None
+        self.send_raw(b"".join(held))
 
     def answer(self, header: wire.Header) -> None:
         """Echoes an infer's tensors."""
@@ -129,17 +144,18 @@ class FakeBox:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_S)
 
     def take(self, peer: Peer, header: wire.Header) -> None:
-        """Answers a message, and then notes it."""
-        match header["t"]:
-            case "hello":
-                self.on_hello(peer, header)
-            case "infer":
-                self.on_infer(peer, header)
-            case "models":
-                peer.send({"t": "reply", "id": header["id"], "value": MODELS})
-            case "status":
-                peer.send({"t": "reply", "id": header["id"], "value": {"site": "test"}})
-        self.note(peer, header)
+        """Answers a message and notes it; nobody sees the one without the other."""
+        with self.changed:
+            self.note(peer, header)
+            match header["t"]:
+                case "hello":
+                    self.on_hello(peer, header)
+                case "infer":
+                    self.on_infer(peer, header)
+                case "models":
+                    peer.send({"t": "reply", "id": header["id"], "value": MODELS})
+                case "status":
+                    peer.send({"t": "reply", "id": header["id"], "value": {"site": "test"}})
 
     def note(self, peer: Peer, header: wire.Header) -> None:
         """Remembers what came and wakes who waits for it."""

@@ -29,7 +29,7 @@ def test_infer_submit_and_questions(box):
             futures = [client.submit("digits", image(n), deadline_ms=MINUTE_MS) for n in range(99)]
             results = await asyncio.gather(*futures)
             assert [result["image"].item() for result in results] == list(range(99))
-            assert "digits" in await client.models()
+            assert (await client.models())["models"][0]["name"] == "digits"
             assert await client.status() == {"site": "test"}
 
     asyncio.run(main())

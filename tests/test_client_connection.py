@@ -142,6 +142,34 @@ def test_a_request_that_crossed_the_goodbye_is_sent_again(box, client):
     assert len(box.messages("hello")) == 2
 
 
+def test_a_box_that_greets_and_drops_is_not_the_end(box, client):
+    def greet_and_drop(peer, header):
+        welcome(peer, header)
+        if len(box.messages("hello")) > 3:
+            box.on_hello = welcome
+        peer.transport.close()
+
+    box.on_hello = greet_and_drop
+    box.peers[0].drop()
+    result = client.infer("digits", image(4), deadline_ms=MINUTE_MS)
+    assert result["image"].tolist() == [4]
+
+
+def test_a_box_that_greets_and_drains_is_not_the_end(box, client):
+    def greet_and_drain(peer, header):
+        box.on_hello = welcome
+        with peer.together():
+            welcome(peer, header)
+            peer.send({"t": "goodbye", "message": "restarting"})
+
+    box.on_hello = greet_and_drain
+    box.peers[0].send({"t": "goodbye", "message": "restarting"})
+    box.wait("lost")
+    result = client.infer("digits", image(4), deadline_ms=MINUTE_MS)
+    assert result["image"].tolist() == [4]
+    assert len(box.messages("hello")) == 3
+
+
 def test_it_speaks_tcp(box):
     server = box.run(box.loop.create_server(lambda: Peer(box), "127.0.0.1", 0))
     port = server.sockets[0].getsockname()[1]

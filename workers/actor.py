@@ -95,4 +95,6 @@ def _card(model: Model) -> Header:
     }
 
 
-DeviceWorker = cast(Any, ray.remote)(num_cpus=0, max_restarts=-1, max_task_retries=-1)(WorkerProcess)
+DeviceWorker = cast(Any, ray.remote)(num_cpus=0, max_restarts=-1, max_task_retries=-1)(
+    WorkerProcess
+)

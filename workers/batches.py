@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from workers.runtimes.base import RunError, Session, one_line
-from workers.sampling import stack_items
+from workers.stacking import stack_items
 
 Array = npt.NDArray[Any]
 Item = dict[str, Array]
@@ -17,8 +17,7 @@ Item = dict[str, Array]
 class ItemRunner:
     """Runs items on a session, stacking them when the model is batched.
 
-    A fresh buffer per batch measured as fast as a kept one, and cannot leak one batch into
-    the next.
+    A fresh array per batch measured as fast as one that is kept, so none is kept.
     """
 
     def __init__(self, session: Session, batched: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from scheduler.core.offers import Offer
 from workers.batches import Item, ItemRunner
 from workers.choice import RuntimeProblem
+from workers.crash_guard import CrashGuard
 from workers.model import Model, Variant
 from workers.model_yaml import nearest
 from workers.profile_store import ProfileStore
@@ -69,8 +70,9 @@ class DeviceHost:
         cache_dir = state_dir / "compiled" / spec.id.replace(":", "-")
         cache_dir.mkdir(parents=True, exist_ok=True)
         store = ProfileStore(state_dir / "profiles", self._report_store)
+        guard = CrashGuard(state_dir / "attempts")
         self._trials = RuntimeTrials(
-            spec, self._runtimes, store, cache_dir, max_batch, self.problems, effort
+            spec, self._runtimes, store, guard, cache_dir, max_batch, self.problems, effort
         )
         self._runners: dict[tuple[str, str], ItemRunner] = {}
         self._sessions: list[Session] = []
@@ -80,6 +82,7 @@ class DeviceHost:
 
         What cannot be served is left out and told in `problems`.
         """
+        self._pin_thread()
         work = [(m, v) for m in self.repository.models.values() for v in m.variants]
         steps = [max(1, len(self._trials.candidates(model, variant))) for model, variant in work]
         total, done = sum(steps), 0
@@ -111,10 +114,9 @@ class DeviceHost:
         """
         runner = self._runners.get((model, variant))
         if runner is None:
-            offered = ", ".join(map("/".join, self._runners)) or "nothing yet"
+            offered = ", ".join(map("/".join, list(self._runners))) or "nothing yet"
             raise KeyError(f"{self.spec.id} does not serve {model}/{variant}; it serves {offered}")
-        if not hasattr(self._thread, "pinned"):
-            self._pin_thread()
+        self._pin_thread()
         return runner.run(items)
 
     def describe(self) -> str:
@@ -169,8 +171,7 @@ class DeviceHost:
         return usable
 
     def _pin_thread(self) -> None:
-        self._thread.pinned = True
-        if not self.spec.cores:
+        if hasattr(self._thread, "pinned") or not self.spec.cores:
             return
         wanted = set(self.spec.cores)
         try:
@@ -185,6 +186,7 @@ class DeviceHost:
             raise DeviceError(
                 f"{self.spec.id}: of cores {sorted(wanted)} only {sorted(granted)} can be had"
             )
+        self._thread.pinned = True
 
     def _report_store(self, reason: str) -> None:
         self.problems.append(RuntimeProblem("*", "*", "*", reason))

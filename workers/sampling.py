@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from scheduler.core.signature import TensorSpec
 from workers.model import Model
 
 Array = npt.NDArray[Any]
-Item = Mapping[str, Array]
 
 
 def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Array]]:
@@ -30,16 +28,6 @@ def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Arra
         {spec.name: _sample(rng, spec, _shape(model, spec)) for spec in model.signature.inputs}
         for _ in range(count)
     ]
-
-
-def stack_items(items: Sequence[Item]) -> dict[str, Array]:
-    """Stack items into one array per input, with a leading batch dimension.
-
-    A single item is not copied. Items whose shapes differ raise `ValueError`.
-    """
-    if len(items) == 1:
-        return {name: array[None] for name, array in items[0].items()}
-    return {name: np.stack([item[name] for item in items]) for name in items[0]}
 
 
 def _shape(model: Model, spec: TensorSpec) -> tuple[int, ...]:

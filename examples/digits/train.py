@@ -78,9 +78,7 @@ class InkToUnit(nn.Module):
 
 def small_network() -> nn.Sequential:
     """Returns a perceptron with one hidden layer: [n, 1, 8, 8] to logits [n, 10]."""
-    return nn.Sequential(
-        InkToUnit(), nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)
-    )
+    return nn.Sequential(InkToUnit(), nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
 
 
 def conv3x3(inputs: int, outputs: int) -> nn.Sequential:
@@ -251,9 +249,7 @@ def main() -> None:
     torch.set_num_threads(1)  # one thread adds in one order, so a seed gives the same weights
 
     training, held_out = load_scans()
-    np.savez_compressed(
-        out / "digits_heldout.npz", images=held_out.images, labels=held_out.labels
-    )
+    np.savez_compressed(out / "digits_heldout.npz", images=held_out.images, labels=held_out.labels)
     variants = []
     for name, recipe in RECIPES.items():
         network = train(recipe, training)

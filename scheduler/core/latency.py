@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from dataclasses import dataclass
 from math import ceil
 
 from scheduler.core.offers import Offer
@@ -15,12 +16,21 @@ STALE_NS = 2_000_000_000
 """A prediction that nothing has confirmed for so long falls back to the profile, so that a bad
 spell can't make a target look too slow to be tried ever again."""
 
+_GOLDEN = 0.6180339887498949
+
+
+def _shuffled(samples: tuple[int, ...]) -> list[int]:
+    """The samples so that each stretch of them holds small and large ones alike."""
+    order = sorted(range(len(samples)), key=lambda i: i * _GOLDEN % 1)
+    return [samples[i] for i in order]
+
 
 class _Window:
     """The last samples of one batch size, in order of age and in order of size."""
 
     def __init__(self, seed: tuple[int, ...]) -> None:
-        self._aged = deque(seed[:: ceil(len(seed) / WINDOW)])
+        samples = sorted(seed)
+        self._aged = deque(_shuffled(tuple(samples[:: ceil(len(samples) / WINDOW)])))
         self._sorted = sorted(self._aged)
 
     def add(self, sample_ns: int) -> None:
@@ -33,6 +43,21 @@ class _Window:
         return self._sorted[min(len(self._sorted) - 1, int(quantile * len(self._sorted)))]
 
 
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """One quantile of a latency curve, as parallel tuples over the batch sizes, ascending.
+
+    Attributes:
+        sizes: The batch sizes that may be sent, 1 first.
+        latency_ns: How long each takes; never falls.
+        rate: The most requests per nanosecond with batches up to that size.
+    """
+
+    sizes: tuple[int, ...]
+    latency_ns: tuple[int, ...]
+    rate: tuple[float, ...]
+
+
 class LatencyCurve:
     """Latency of one variant on one target over batch size.
 
@@ -42,15 +67,33 @@ class LatencyCurve:
 
     def __init__(self, offer: Offer) -> None:
         """Starts from the offer's measured profile."""
+        self.offer = offer
         self.batch_sizes = tuple(sorted(offer.latency_ns))
-        self._offer = offer
-        self._tables: dict[float, list[int]] = {}
+        self._ladders: dict[float, Ladder] = {}
         self._observed_ns: int | None = None
         self._seed()
 
     def _seed(self) -> None:
-        self._windows = [_Window(self._offer.latency_ns[size]) for size in self.batch_sizes]
-        self._tables.clear()
+        self._windows = [_Window(self.offer.latency_ns[size]) for size in self.batch_sizes]
+        self._ladders.clear()
+
+    def ladder(self, quantile: float) -> Ladder:
+        """Within which time a share `quantile` of the batches of each size is done."""
+        ladder = self._ladders.get(quantile)
+        if ladder is None:
+            ladder = self._ladders[quantile] = self._climb(quantile)
+        return ladder
+
+    def _climb(self, quantile: float) -> Ladder:
+        latencies: list[int] = []
+        rates: list[float] = []
+        latency_ns, rate = 1, 0.0
+        for size, window in zip(self.batch_sizes, self._windows, strict=True):
+            latency_ns = max(latency_ns, window.quantile(quantile))
+            rate = max(rate, size / latency_ns)
+            latencies.append(latency_ns)
+            rates.append(rate)
+        return Ladder(self.batch_sizes, tuple(latencies), tuple(rates))
 
     def predict(self, batch: int, quantile: float) -> int:
         """Nanoseconds within which a share `quantile` of such batches is done.
@@ -58,28 +101,21 @@ class LatencyCurve:
         Raises:
             ValueError: The batch is larger than any that was measured.
         """
-        table = self._tables.get(quantile)
-        if table is None:
-            table = self._tables[quantile] = self._tabulate(quantile)
-        if not 0 < batch < len(table):
-            raise ValueError(f"a batch has 1 to {len(table) - 1} items here, not {batch}")
-        return table[batch]
-
-    def _tabulate(self, quantile: float) -> list[int]:
-        table = [0]
-        for size, window in zip(self.batch_sizes, self._windows, strict=True):
-            value = max(table[-1], window.quantile(quantile))
-            table.extend([value] * (size + 1 - len(table)))
-        return table
+        if not 0 < batch <= self.batch_sizes[-1]:
+            raise ValueError(f"a batch has 1 to {self.batch_sizes[-1]} items here, not {batch}")
+        return self.ladder(quantile).latency_ns[bisect_left(self.batch_sizes, batch)]
 
     def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:
         """Learns from one finished batch."""
         self._windows[bisect_left(self.batch_sizes, batch)].add(sample_ns)
         self._observed_ns = now_ns
-        self._tables.clear()
+        self._ladders.clear()
 
-    def refresh(self, now_ns: int) -> None:
-        """Forgets what was learned when nothing has confirmed it for `STALE_NS`."""
-        if self._observed_ns is not None and now_ns - self._observed_ns > STALE_NS:
-            self._observed_ns = None
-            self._seed()
+    def is_stale(self, now_ns: int) -> bool:
+        """Whether something was learned that nothing has confirmed for `STALE_NS`."""
+        return self._observed_ns is not None and now_ns - self._observed_ns > STALE_NS
+
+    def forget(self) -> None:
+        """Falls back to the profile."""
+        self._observed_ns = None
+        self._seed()

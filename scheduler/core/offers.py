@@ -14,11 +14,14 @@ class Offer:
         model: The model's name in the repository.
         variant: The variant's name within the model.
         runtime: What runs it there, e.g. `openvino`.
-        latency_ns: Batch size to ascending latency samples in nanoseconds. Samples are
-            equally likely: the sorted measurements, or evenly spaced quantiles of them.
-            Batch sizes that were not measured are interpolated.
+        latency_ns: Batch size to latency samples in nanoseconds, above 0. Samples are
+            equally likely: the measurements, or evenly spaced quantiles of them. Batches are
+            of these sizes, 1 among them.
         rank: The owner's order of preference among the model's variants, 0 first.
         accuracy: The share of right answers on held-out data, where the owner states one.
+
+    Raises:
+        ValueError: Batch size 1 was not measured, or a batch size has no or impossible samples.
     """
 
     model: str
@@ -27,6 +30,16 @@ class Offer:
     latency_ns: Mapping[int, tuple[int, ...]] = field(hash=False)
     rank: int = 0
     accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what could not be scheduled."""
+        what = f"offer of {self.model!r} variant {self.variant!r}"
+        if 1 not in self.latency_ns:
+            sizes = ", ".join(map(str, sorted(self.latency_ns))) or "none"
+            raise ValueError(f"{what}: batch size 1 was not measured (measured: {sizes})")
+        for size, samples in self.latency_ns.items():
+            if size < 1 or not samples or min(samples) <= 0:
+                raise ValueError(f"{what}: batch size {size} needs latencies above 0")
 
     @property
     def max_batch(self) -> int:

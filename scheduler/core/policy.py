@@ -64,24 +64,32 @@ class View:
 
     Attributes:
         now_ns: The time of the event that is being handled.
-        arrivals: The requests that this event brought; they are queued already.
+        epoch: Rises whenever a target, an offer or a prediction has changed: what a policy
+            derived from these alone holds as long as this stays.
         queues: The queues that hold requests, by class.
-        targets: All known targets, by id.
+        targets: All known targets, by id, in the order in which they first came up.
     """
 
-    __slots__ = ("arrivals", "now_ns", "queues", "targets")
+    __slots__ = ("_arrivals", "epoch", "now_ns", "queues", "targets")
 
     def __init__(
         self, queues: Mapping[RequestClass, ClassQueue], targets: Mapping[str, TargetState]
     ) -> None:
         """Looks at the scheduler's own containers."""
         self.now_ns = 0
-        self.arrivals: tuple[Request, ...] = ()
+        self.epoch = 0
         self.queues = queues
         self.targets = targets
+        self._arrivals: list[Request] = []
+
+    @property
+    def arrivals(self) -> list[Request]:
+        """The requests that this event brought, as far as they are still queued."""
+        queues = self.queues
+        return [r for r in self._arrivals if r.kind in queues and r in queues[r.kind]]
 
     def open_targets(self) -> list[TargetState]:
-        """The targets to which a batch should be sent now, in order of id."""
+        """The targets to which a batch should be sent now."""
         return [target for target in self.targets.values() if target.is_open(self.now_ns)]
 
     def start_ns(self, target: TargetState) -> int | None:
@@ -112,7 +120,8 @@ class Policy(Protocol):
     def decide(self, view: View) -> Iterable[Decision]:
         """What to do now; nothing means wait.
 
-        Called after every event that leaves requests queued. Decisions are carried out one by
-        one as they are yielded; one that is impossible raises out of the scheduler.
+        Called after every event that leaves requests queued; what it wished before is void.
+        Decisions are carried out one by one as they are yielded; one that is impossible raises
+        out of the scheduler. A request is to be named by the very object that the view holds.
         """
         ...

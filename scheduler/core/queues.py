@@ -29,6 +29,9 @@ class ClassQueue:
     def __len__(self) -> int:
         return len(self._by_age)
 
+    def __contains__(self, request: Request) -> bool:
+        return self._by_age.get(request.id) is request
+
     def __iter__(self) -> Iterator[Request]:
         """The requests in the order of service; don't change the queue meanwhile."""
         return (entry[2] for entry in chain.from_iterable(self._in_order()))

@@ -1,17 +1,17 @@
 """The state machine: events in, commands out. The only mutator of scheduling state.
 
-Everything that changes what is queued, running or finished is in this file, and nothing here
-knows a clock, a socket or a policy's rule. Time is an argument.
+Everything that changes what is queued, running or finished goes through this file, and nothing
+here knows a clock, a socket or a policy's rule. Time is an argument.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from scheduler.core.checks import event_problem, place_problem
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
+from scheduler.core.errors import ImpossibleDecision, InvariantError, PolicyFailed
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -24,64 +24,18 @@ from scheduler.core.events import (
     TargetUp,
     Woken,
 )
+from scheduler.core.invariants import violations
+from scheduler.core.ledger import Ledger, Record
+from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake
-from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass, alone
 from scheduler.core.story import Story, StoryEntry
 from scheduler.core.targets import Run, TargetState
 
+__all__ = ["ImpossibleDecision", "InvariantError", "Limits", "PolicyFailed", "Scheduler"]
+
 _MS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one scheduler holds at most.
-
-    Attributes:
-        requests: Accepted requests that have not ended, queued and running.
-        bytes: The memory of their tensors.
-        attempts: How often one request is executed before it counts as failed.
-        story_entries: How many events and commands are remembered for `story`.
-    """
-
-    requests: int = 10_000
-    bytes: int = 1 << 30
-    attempts: int = 2
-    story_entries: int = 20_000
-
-
-class InvariantError(AssertionError):
-    """The scheduler's state, or what it is told, contradicts itself."""
-
-
-class ImpossibleDecision(Exception):
-    """A policy decided what can't be done; the message says why and tells the story."""
-
-
-class PolicyFailed(Exception):
-    """The policy raised, or decided the impossible; the state is sound and nothing is lost.
-
-    Attributes:
-        commands: What is to be done all the same.
-    """
-
-    def __init__(self, message: str, commands: list[Command]) -> None:
-        """Keeps the commands of the event during which it happened."""
-        super().__init__(message)
-        self.commands = commands
-
-
-@dataclass(slots=True)
-class _Record:
-    """An accepted request that has not ended."""
-
-    request: Request
-    arrived_ns: int
-    queued: bool = False
-    run: Run | None = None
-    queue_ns: int = 0
-    attempts: int = 0
 
 
 class Scheduler:
@@ -90,24 +44,31 @@ class Scheduler:
     Args:
         policy: The rule that decides.
         limits: What may be held at most.
+
+    Attributes:
+        policy: The rule that decides now.
+        limits: What may be held at most.
+        ledger: The requests that have not ended.
+        queues: Those of them that wait, by class.
+        counts: How many ended how.
+        targets: All known targets, by id.
+        runs: The batches that are at targets, by id.
+        now_ns: The time of the last event.
+        armed_ns: The time of the `Woken` that was last asked for and has not come.
     """
 
     def __init__(self, policy: Policy, limits: Limits = Limits()) -> None:  # noqa: B008
         """Starts empty, at time 0."""
         self.policy = policy
         self.limits = limits
-        self.queues: dict[RequestClass, ClassQueue] = {}
+        self.ledger = Ledger()
+        self.queues = self.ledger.queues
+        self.counts = self.ledger.counts
         self.targets: dict[str, TargetState] = {}
-        self.counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-        self.accepted = 0
+        self.runs: dict[int, Run] = {}
         self.now_ns = 0
-        self._records: dict[int, _Record] = {}
-        self._runs: dict[int, Run] = {}
-        self._held_bytes = 0
-        self._last_id = 0
+        self.armed_ns: int | None = None
         self._next_run_id = 1
-        self._expiries: list[tuple[int, int]] = []
-        self._armed_ns: int | None = None
         self._wish_ns: int | None = None
         self._commands: list[Command] = []
         self._story = Story(limits.story_entries)
@@ -135,21 +96,25 @@ class Scheduler:
 
         Raises:
             InvariantError: Time ran backwards, or an event names a run or target that is not
-                known.
+                known, or a request id that is not new. Nothing has changed then.
             PolicyFailed: The policy raised or decided the impossible.
         """
         if now_ns < self.now_ns:
             raise InvariantError(f"time went back from {self.now_ns} to {now_ns} ns")
+        problem = event_problem(event, self.ledger, self.runs, self.targets)
+        if problem is not None:
+            raise InvariantError(problem)
         self.now_ns = self._view.now_ns = now_ns
-        commands: list[Command] = []
-        self._commands = commands
-        self._story.add(now_ns, (event,))
-        self._view.arrivals = ()
-        self._expire()
+        commands = self._commands = []
+        self._story.add(now_ns, event)
+        self._view._arrivals = []
+        for record in self.ledger.expired(now_ns):
+            where = f"running on {record.run.target_id}" if record.run else "in the queue"
+            self._finish(record, Outcome.EXPIRED, f"the deadline passed {where}")
         self._handlers[type(event)](event)
-        failure = self._decide() if self.queues else None
+        failure = self._decide()
         self._arm()
-        self._story.add(now_ns, commands)
+        self._story.add_all(now_ns, commands)
         if failure is not None:
             raise PolicyFailed(f"{type(failure).__name__}: {failure}", commands) from failure
         return commands
@@ -157,29 +122,23 @@ class Scheduler:
     # -- events
 
     def _on_submitted(self, event: Submitted) -> None:
-        arrivals = []
+        for target in self.targets.values():
+            if target.refresh(self.now_ns):
+                self._view.epoch += 1
         for request in event.requests:
-            if request.id <= self._last_id:
-                raise InvariantError(f"request {request.id} came after {self._last_id}")
-            self._last_id = request.id
-            self.accepted += 1
-            record = _Record(request, self.now_ns)
-            self._records[request.id] = record
-            self._held_bytes += request.size_bytes
+            record = self.ledger.open(request, self.now_ns)
             refusal = self._refusal(request)
-            if refusal is not None:
+            if refusal is None:
+                self.ledger.enqueue(record)
+                self._view._arrivals.append(request)
+            else:
                 self._finish(record, *refusal)
-                continue
-            heapq.heappush(self._expiries, (request.deadline_ns, request.id))
-            self._enqueue(record)
-            arrivals.append(request)
-        self._view.arrivals = tuple(arrivals)
 
     def _refusal(self, request: Request) -> tuple[Outcome, str] | None:
         limits = self.limits
-        if len(self._records) > limits.requests:
+        if len(self.ledger.records) > limits.requests:
             return Outcome.OVERLOADED, f"{limits.requests} requests are held already"
-        if self._held_bytes > limits.bytes:
+        if self.ledger.held_bytes > limits.bytes:
             return Outcome.OVERLOADED, f"requests hold {limits.bytes} bytes of tensors already"
         if request.deadline_ns <= self.now_ns:
             return Outcome.EXPIRED, "the deadline had passed on arrival"
@@ -189,15 +148,13 @@ class Scheduler:
 
     def _servable(self, request: Request) -> bool:
         """Whether a target that has the model is up, or is back before the deadline."""
-        found = False
         for target in self.targets.values():
-            if offers := target.usable(request.kind):
-                back_ns = target.returns_ns
-                if target.up or (back_ns is not None and back_ns < request.deadline_ns):
-                    found = True
-                    for offer in offers:
-                        target.curve(offer).refresh(self.now_ns)
-        return found
+            back_ns = target.returns_ns
+            if (
+                target.up or (back_ns is not None and back_ns < request.deadline_ns)
+            ) and target.usable(request.kind):
+                return True
+        return False
 
     def _why_unavailable(self, kind: RequestClass) -> str:
         wanted = f"model {kind.model!r}" + (f" variant {kind.variant!r}" if kind.variant else "")
@@ -207,132 +164,100 @@ class Scheduler:
         return f"{wanted} runs on {', '.join(down)}, which is down"
 
     def _on_cancelled(self, event: Cancelled) -> None:
-        record = self._records.get(event.request_id)
+        record = self.ledger.records.get(event.request_id)
         if record is not None:
             self._finish(record, Outcome.CANCELLED, "the caller cancelled")
 
     def _on_batch_done(self, event: BatchDone) -> None:
-        run = self._end_run(event.run_id)
+        run = self.runs.pop(event.run_id)
         target = self.targets[run.target_id]
-        started_ns = max(run.dispatched_ns, target.last_done_ns)
-        target.last_done_ns = self.now_ns
-        target.curve(run.offer).observe(len(run.request_ids), self.now_ns - started_ns, self.now_ns)
+        target.observe(run, self.now_ns)
+        target.end(run, self.now_ns, started=True)
+        self._view.epoch += 1
         for record in self._still_waiting(run):
             error = event.errors.get(record.request.id)
             if error is not None:
                 self._finish(record, Outcome.FAILED, error)
-            elif self.now_ns < record.request.deadline_ns:
+            elif self.now_ns <= record.request.deadline_ns:
                 self._finish(record, Outcome.COMPLETED, "in time", run.id)
             else:
                 self._finish(record, Outcome.LATE, "finished after the deadline", run.id)
 
     def _on_batch_failed(self, event: BatchFailed) -> None:
-        run = self._end_run(event.run_id)
-        self.targets[run.target_id].last_done_ns = self.now_ns
+        run = self.runs.pop(event.run_id)
+        self.targets[run.target_id].end(run, self.now_ns, event.started)
         self._retry(run, event.reason, event.started)
 
     def _on_target_up(self, event: TargetUp) -> None:
-        spec = event.target
-        if spec.id in self.targets:
-            self._lose_runs(self.targets[spec.id], "the target was replaced")
-        state = TargetState(spec, last_done_ns=self.now_ns)
-        state.add_offers(spec.offers)
-        self.targets[spec.id] = state
+        """Takes a target in.
+
+        Requests that only the former target of that id could serve stay queued, because what
+        it can run may be reported one offer after the other.
+        """
+        target_id = event.target.id
+        if target_id in self.targets:
+            self._lose_runs(self.targets[target_id], "the target was replaced")
+        state = self.targets[target_id] = TargetState(event.target, last_done_ns=self.now_ns)
+        state.add_offers(event.target.offers)
+        self._view.epoch += 1
 
     def _on_target_down(self, event: TargetDown) -> None:
-        target = self._target(event.target_id)
+        target = self.targets[event.target_id]
         target.up = False
-        target.returns_ns = (
-            None if event.returns_in_ns is None else self.now_ns + event.returns_in_ns
-        )
+        back_ns = event.returns_in_ns
+        target.returns_ns = None if back_ns is None else self.now_ns + back_ns
+        self._view.epoch += 1
         self._lose_runs(target, event.reason)
-        for record in list(self._records.values()):
-            if record.run is None and not self._servable(record.request):
-                reason = self._why_unavailable(record.request.kind)
+        for record in self.ledger.queued():
+            if not self._servable(record.request):
+                reason = f"{self._why_unavailable(record.request.kind)}: {event.reason}"
                 self._finish(record, Outcome.UNAVAILABLE, reason)
 
     def _on_target_report(self, event: TargetReport) -> None:
-        self._target(event.target_id).add_offers(event.offers)
+        self.targets[event.target_id].add_offers(event.offers)
+        self._view.epoch += 1
 
     def _on_policy_swapped(self, event: PolicySwapped) -> None:
         self.policy = event.policy
 
     def _on_woken(self, _event: Woken) -> None:
-        self._armed_ns = self._wish_ns = None
+        self.armed_ns = None
 
-    # -- requests
-
-    def _enqueue(self, record: _Record) -> None:
-        kind = record.request.kind
-        queue = self.queues.get(kind)
-        if queue is None:
-            queue = self.queues[kind] = ClassQueue(kind)
-        queue.push(record.request)
-        record.queued = True
-
-    def _dequeue(self, record: _Record) -> None:
-        kind = record.request.kind
-        queue = self.queues[kind]
-        queue.remove(record.request)
-        record.queued = False
-        if not queue:
-            del self.queues[kind]
+    # -- requests and runs
 
     def _finish(
         self,
-        record: _Record,
+        record: Record,
         outcome: Outcome,
         reason: str,
         run_id: int | None = None,
         **detail: Any,
     ) -> None:
-        request = record.request
-        run = record.run
-        if run is not None:
-            run.waiting.discard(request.id)
-            if not run.waiting and run.id in self._runs and not run.cancelled:
-                run.cancelled = True
-                self._commands.append(CancelRun(run.id))
-        elif record.queued:
-            self._dequeue(record)
+        request, run = record.request, record.run
+        self.ledger.close(record, outcome)
+        if run is not None and not run.waiting and run.id in self.runs and not run.cancelled:
+            run.cancelled = True
+            self._commands.append(CancelRun(run.id))
         waited_ns = record.queue_ns if record.attempts else self.now_ns - record.arrived_ns
-        del self._records[request.id]
-        self._held_bytes -= request.size_bytes
-        self.counts[outcome] += 1
         self._commands.append(Finish(request.id, outcome, reason, run_id, waited_ns, detail))
 
-    def _expire(self) -> None:
-        expiries = self._expiries
-        while expiries and expiries[0][0] <= self.now_ns:
-            _, request_id = heapq.heappop(expiries)
-            record = self._records.get(request_id)
-            if record is None or (record.run is not None and record.request.accept_late):
-                continue
-            where = "in the queue" if record.run is None else f"running on {record.run.target_id}"
-            self._finish(record, Outcome.EXPIRED, f"the deadline passed {where}")
-
-    # -- runs
-
-    def _still_waiting(self, run: Run) -> list[_Record]:
-        return [self._records[i] for i in run.request_ids if i in run.waiting]
-
-    def _end_run(self, run_id: int) -> Run:
-        run = self._runs.pop(run_id, None)
-        if run is None:
-            raise InvariantError(f"run {run_id} is not known or has ended before")
-        del self.targets[run.target_id].runs[run_id]
-        return run
+    def _still_waiting(self, run: Run) -> list[Record]:
+        return [self.ledger.records[i] for i in run.request_ids if i in run.waiting]
 
     def _lose_runs(self, target: TargetState, reason: str) -> None:
-        for position, run_id in enumerate(list(target.runs)):
-            self._retry(self._end_run(run_id), reason, started=position == 0)
+        """Takes the runs of a target that is gone; only the oldest of them had started."""
+        for position, run in enumerate(list(target.runs.values())):
+            del self.runs[run.id]
+            target.end(run, self.now_ns, started=position == 0)
+            self._retry(run, reason, started=position == 0)
 
     def _retry(self, run: Run, reason: str, started: bool) -> None:
         """Puts the requests of a run without results back, or fails them.
 
-        Where one of them may have brought the target down, each runs alone from now on, so
-        that it can't take others with it a second time.
+        Where one of them may have brought the run down, each runs alone from now on, so that
+        it can't take others with it a second time.
         """
+        shared = len(run.request_ids) > 1
         for record in self._still_waiting(run):
             record.run = None
             run.waiting.discard(record.request.id)
@@ -340,25 +265,20 @@ class Scheduler:
                 record.request = alone(record.request)
             else:
                 record.attempts -= 1
-            if record.attempts >= self.limits.attempts:
+            if started and record.attempts >= self.limits.attempts and not shared:
                 text = f"failed {record.attempts} times, last on {run.target_id}: {reason}"
                 self._finish(record, Outcome.FAILED, text)
-            elif record.request.deadline_ns <= self.now_ns:
+            elif record.request.deadline_ns < self.now_ns:
                 self._finish(record, Outcome.EXPIRED, f"the deadline passed; {reason}")
-            elif not self._servable(record.request):
-                self._finish(record, Outcome.UNAVAILABLE, reason)
             else:
-                self._enqueue(record)
-
-    def _target(self, target_id: str) -> TargetState:
-        target = self.targets.get(target_id)
-        if target is None:
-            raise InvariantError(f"target {target_id!r} is not known")
-        return target
+                self.ledger.enqueue(record)
 
     # -- decisions
 
     def _decide(self) -> Exception | None:
+        self._wish_ns = None
+        if not self.queues:
+            return None
         try:
             for decision in self.policy.decide(self._view):
                 self._carry_out(decision)
@@ -375,10 +295,16 @@ class Scheduler:
             case Wake(at_ns):
                 if at_ns <= self.now_ns:
                     raise self._impossible(decision, "the time to wake up is not in the future")
+                self._story.add(self.now_ns, decision)
                 self._wish_ns = at_ns if self._wish_ns is None else min(at_ns, self._wish_ns)
+            case _:
+                raise self._impossible(decision, "that is no decision")
 
     def _drop(self, drop: Drop) -> None:
-        record = self._queued_record(drop.request, drop)
+        record = self.ledger.records.get(drop.request.id)
+        if record is None or not record.queued:
+            why = f"request {drop.request.id} is not queued"
+            raise self._impossible(drop, why, drop.request.id)
         new = record.arrived_ns == self.now_ns and not record.attempts
         self._finish(
             record,
@@ -388,79 +314,56 @@ class Scheduler:
             earliest_budget_ms={k: ns / _MS for k, ns in drop.earliest_budget_ns.items()},
         )
 
-    def _queued_record(self, request: Request, decision: Decision) -> _Record:
-        record = self._records.get(request.id)
-        if record is None or record.run is not None:
-            raise self._impossible(decision, f"request {request.id} is not queued", request.id)
-        return record
-
     def _place(self, place: Place) -> None:
-        target, records = self._checked(place)
-        expected_ns = target.curve(place.offer).predict(len(records), 0.5)
-        ids = tuple(request.id for request in place.requests)
+        target = self.targets.get(place.target_id)
+        problem = place_problem(place, target, self.ledger.records)
+        if problem is not None or target is None:
+            raise self._impossible(place, *(problem or ("the target is not known",)))
+        expected_ns = target.curve(place.offer).predict(len(place.requests), 0.5)
+        ids = tuple([request.id for request in place.requests])
         run = Run(
             self._next_run_id, place.target_id, place.offer, ids, set(ids), self.now_ns, expected_ns
         )
         self._next_run_id += 1
-        for record in records:
-            self._dequeue(record)
-            record.run = run
-            record.attempts += 1
-            record.queue_ns = self.now_ns - record.arrived_ns
-        self._runs[run.id] = target.runs[run.id] = run
+        self.runs[run.id] = run
+        target.begin(run)
+        latest_ns = 0
+        for request in place.requests:
+            self._bind(self.ledger.records[request.id], run)
+            start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
+            latest_ns = max(latest_ns, start_ns)
+        model, variant = place.offer.model, place.offer.variant
         self._commands.append(
-            Dispatch(
-                run.id,
-                place.target_id,
-                place.offer.model,
-                place.offer.variant,
-                ids,
-                max(self._latest_start_ns(request, expected_ns) for request in place.requests),
-                place.reason,
-            )
+            Dispatch(run.id, place.target_id, model, variant, ids, latest_ns, place.reason)
         )
 
-    def _checked(self, place: Place) -> tuple[TargetState, list[_Record]]:
-        target = self.targets.get(place.target_id)
-        if target is None or not target.has_slot():
-            raise self._impossible(place, "the target has no free slot")
-        if place.offer not in target.offers.get(place.offer.model, ()):
-            raise self._impossible(place, "the target does not offer that variant")
-        sizes = target.curve(place.offer).batch_sizes
-        if len(place.requests) not in sizes:
-            raise self._impossible(place, f"batch sizes there are {sizes}")
-        records = [self._queued_record(request, place) for request in place.requests]
-        kinds = {request.kind for request in place.requests}
-        if len(kinds) > 1 or len({request.id for request in place.requests}) < len(records):
-            raise self._impossible(place, "a batch holds different requests of one class")
-        if place.offer not in target.usable(place.requests[0].kind):
-            raise self._impossible(place, "the class does not accept that variant")
-        return target, records
-
-    @staticmethod
-    def _latest_start_ns(request: Request, expected_ns: int) -> int:
-        return request.deadline_ns - (0 if request.accept_late else expected_ns)
+    def _bind(self, record: Record, run: Run) -> None:
+        self.ledger.dequeue(record)
+        record.run = run
+        record.attempts += 1
+        record.queue_ns = self.now_ns - record.arrived_ns
 
     # -- waking up
 
     def _arm(self) -> None:
+        """Asks for the next wake-up, unless one that is asked for comes in time."""
         wanted = self._wanted_wake_ns()
-        if wanted is not None and (self._armed_ns is None or wanted < self._armed_ns):
-            self._armed_ns = wanted
+        armed = self.armed_ns
+        if wanted is not None and (armed is None or wanted < armed or armed <= self.now_ns):
+            self.armed_ns = wanted
             self._commands.append(WakeAt(wanted))
+        elif armed is not None and armed <= self.now_ns:
+            self.armed_ns = None
 
     def _wanted_wake_ns(self) -> int | None:
-        expiries = self._expiries
-        while expiries and expiries[0][1] not in self._records:
-            heapq.heappop(expiries)
-        times = [expiries[0][0]] if expiries else []
-        if self._wish_ns is not None:
-            times.append(self._wish_ns)
+        wanted = self._wish_ns
+        times = [self.ledger.next_expiry_ns()]
         if self.queues:
-            for target in self.targets.values():
-                if target.has_slot() and (opens := target.opens_ns(self.now_ns)) > self.now_ns:
-                    times.append(opens)
-        return min(times, default=None)
+            times += [t.opens_ns() for t in self.targets.values() if t.has_slot()]
+        for at_ns in times:
+            if at_ns is not None and at_ns > self.now_ns and (wanted is None or at_ns < wanted):
+                wanted = at_ns
+        return wanted
 
     # -- looking in
 
@@ -470,7 +373,7 @@ class Scheduler:
 
     def pending(self) -> Iterator[Request]:
         """The accepted requests that have not ended."""
-        return (record.request for record in self._records.values())
+        return (record.request for record in self.ledger.records.values())
 
     def _impossible(self, decision: Decision, why: str, request_id: int | None = None) -> Exception:
         text = f"{type(self.policy).__name__} decided the impossible: {why}: {decision}"
@@ -484,30 +387,6 @@ class Scheduler:
         Raises:
             InvariantError: One does not hold.
         """
-        records = self._records.values()
-        queued = [r.id for queue in self.queues.values() for r in queue]
-        running = [i for run in self._runs.values() for i in run.waiting]
-        targets = self.targets.values()
-        laws = {
-            "each pending request is queued or runs, once": sorted(queued + running)
-            == sorted(self._records),
-            "no queue is empty": all(map(len, self.queues.values())),
-            "every accepted request has ended once or is pending": self.accepted
-            == sum(self.counts.values()) + len(records),
-            "no target holds more than its slots": all(
-                len(t.runs) <= t.spec.slots and (t.up or not t.runs) for t in targets
-            ),
-            "runs are where they are said to be": {i for t in targets for i in t.runs}
-            == set(self._runs),
-            "held bytes are those of the pending requests": self._held_bytes
-            == sum(r.request.size_bytes for r in records),
-            "nobody waits past the deadline unless late results are wanted": all(
-                r.request.deadline_ns > self.now_ns or (r.run and r.request.accept_late)
-                for r in records
-            ),
-            "the next deadline will be noticed": self._armed_ns is not None
-            or all(r.request.deadline_ns <= self.now_ns for r in records),
-        }
-        broken = [law for law, holds in laws.items() if not holds]
+        broken = violations(self)
         if broken:
             raise InvariantError(f"violated: {'; '.join(broken)}")

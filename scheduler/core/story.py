@@ -7,15 +7,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish
-from scheduler.core.events import BatchDone, BatchFailed, Cancelled, Event, Submitted
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Cancelled,
+    Event,
+    Submitted,
+    TargetDown,
+    TargetUp,
+)
+from scheduler.core.policy import Wake
+
+What = Event | Command | Wake
+"""What a story is made of; a policy's wish to wait is part of it, because it has a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoryEntry:
-    """One event or command, and when it was."""
+    """One event, command or wish to wait, and when it was."""
 
     at_ns: int
-    what: Event | Command
+    what: What
 
 
 class Story:
@@ -23,31 +35,61 @@ class Story:
 
     def __init__(self, entries: int) -> None:
         """Remembers at most that many entries."""
-        self._log: deque[tuple[int, Event | Command]] = deque(maxlen=entries)
+        self._log: deque[tuple[int, What]] = deque(maxlen=entries)
 
-    def add(self, at_ns: int, whats: Iterable[Event | Command]) -> None:
-        """Remembers events or commands of one moment."""
-        self._log.extend((at_ns, what) for what in whats)
+    def add(self, at_ns: int, what: What) -> None:
+        """Remembers an event, or a wish."""
+        self._log.append((at_ns, what))
+
+    def add_all(self, at_ns: int, commands: Iterable[Command]) -> None:
+        """Remembers the commands of one moment."""
+        self._log.extend([(at_ns, command) for command in commands])
 
     def of(self, request_id: int) -> list[StoryEntry]:
         """All remembered entries that concern a request."""
-        runs: set[int] = set()
-        entries = []
-        for at_ns, what in self._log:
-            if isinstance(what, Dispatch) and request_id in what.request_ids:
-                runs.add(what.run_id)
-            if _concerns(what, request_id, runs):
-                entries.append(StoryEntry(at_ns, what))
-        return entries
+        life = _Life(request_id)
+        return [StoryEntry(at_ns, what) for at_ns, what in self._log if life.holds(what)]
 
 
-def _concerns(what: Event | Command, request_id: int, runs: set[int]) -> bool:
-    match what:
-        case Submitted():
-            return any(request.id == request_id for request in what.requests)
-        case Cancelled() | Finish():
-            return what.request_id == request_id
-        case Dispatch() | BatchDone() | BatchFailed() | CancelRun():
-            return what.run_id in runs
-        case _:
-            return False
+class _Life:
+    """Follows one request through the log."""
+
+    def __init__(self, request_id: int) -> None:
+        self._id = request_id
+        self._waiting = False
+        self._runs: dict[int, str] = {}
+
+    def holds(self, what: What) -> bool:
+        """Whether the next entry of the log concerns the request."""
+        match what:
+            case Submitted():
+                mine = any(request.id == self._id for request in what.requests)
+                self._waiting |= mine
+                return mine
+            case Cancelled() | Finish():
+                self._waiting &= what.request_id != self._id
+                return what.request_id == self._id
+            case Dispatch() if self._id in what.request_ids:
+                self._runs[what.run_id] = what.target_id
+                self._waiting = False
+                return True
+            case BatchDone() | BatchFailed():
+                return self._ended([what.run_id])
+            case TargetDown():
+                return self._lost(what.target_id)
+            case TargetUp():
+                return self._lost(what.target.id)
+            case CancelRun():
+                return what.run_id in self._runs
+            case Wake():
+                return self._waiting
+            case _:
+                return False
+
+    def _lost(self, target_id: str) -> bool:
+        return self._ended([run_id for run_id, at in self._runs.items() if at == target_id])
+
+    def _ended(self, run_ids: list[int]) -> bool:
+        mine = [run_id for run_id in run_ids if self._runs.pop(run_id, None)]
+        self._waiting |= bool(mine)
+        return bool(mine)

@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(slots=True)
 class TargetState:
-    """What the scheduler knows of one target.
+    """What the scheduler knows of one target, which runs its batches one after the other.
 
     Attributes:
         spec: As announced.
@@ -73,11 +73,22 @@ class TargetState:
     offers: dict[str, list[Offer]] = field(default_factory=dict)
     last_done_ns: int = 0
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
+    _head_done_ns: int = 0
+    _behind_ns: int = 0
+
+    # -- what it can run
 
     def add_offers(self, offers: Iterable[Offer]) -> None:
-        """Adds offers, or replaces those of the same model and variant."""
+        """Adds offers, or replaces those of the same model and variant.
+
+        What was learned of an offer stays when it is repeated as it was; a new measurement
+        starts afresh, because it says more than what was learned before it.
+        """
         for offer in offers:
-            others = [o for o in self.offers.get(offer.model, ()) if o.variant != offer.variant]
+            known = self.offers.get(offer.model, [])
+            if offer in known:
+                continue
+            others = [o for o in known if o.variant != offer.variant]
             self.offers[offer.model] = sorted([*others, offer], key=lambda o: (o.rank, o.variant))
             self._curves[offer.model, offer.variant] = LatencyCurve(offer)
 
@@ -92,21 +103,62 @@ class TargetState:
         """The latency of one of its offers over batch size."""
         return self._curves[offer.model, offer.variant]
 
+    def observe(self, run: Run, now_ns: int) -> None:
+        """Learns from a run that is done now, unless its offer has been replaced meanwhile."""
+        curve = self.curve(run.offer)
+        if curve.offer == run.offer:
+            started_ns = max(run.dispatched_ns, self.last_done_ns)
+            curve.observe(len(run.request_ids), now_ns - started_ns, now_ns)
+
+    def refresh(self, now_ns: int) -> bool:
+        """Forgets what has not been confirmed for long; whether there was such."""
+        stale = [curve for curve in self._curves.values() if curve.is_stale(now_ns)]
+        for curve in stale:
+            curve.forget()
+        return bool(stale)
+
+    # -- what it does
+
+    def begin(self, run: Run) -> None:
+        """Takes a run in."""
+        self.runs[run.id] = run
+        self._plan()
+
+    def end(self, run: Run, now_ns: int, started: bool) -> None:
+        """Lets a run go that is over; one that never started took no time."""
+        del self.runs[run.id]
+        if started:
+            self.last_done_ns = now_ns
+        self._plan()
+
+    def _plan(self) -> None:
+        expected = [run.expected_ns for run in self.runs.values()]
+        if expected:
+            head = next(iter(self.runs.values()))
+            self._head_done_ns = max(head.dispatched_ns, self.last_done_ns) + expected[0]
+            self._behind_ns = sum(expected[1:])
+
     def free_ns(self, now_ns: int) -> int:
-        """When it is predicted to have finished all that it holds; at least `now_ns`."""
-        free = self.last_done_ns
-        for run in self.runs.values():
-            free = max(max(free, run.dispatched_ns) + run.expected_ns, now_ns)
-        return max(free, now_ns)
+        """When it is predicted to have finished all that it holds; at least `now_ns`.
+
+        A run that is overdue is expected to need as long again as it is overdue, so that a
+        target that hangs looks worse the longer it does.
+        """
+        if not self.runs:
+            return now_ns
+        done_ns = self._head_done_ns
+        return self._behind_ns + (done_ns if done_ns >= now_ns else 2 * now_ns - done_ns)
 
     def has_slot(self) -> bool:
         """Whether another batch may be sent at all."""
         return self.up and len(self.runs) < self.spec.slots
 
-    def opens_ns(self, now_ns: int) -> int:
-        """When the next batch should be sent: at once if idle, else a lead before it is free."""
-        return now_ns if not self.runs else max(now_ns, self.free_ns(now_ns) - self.spec.lead_ns)
+    def opens_ns(self) -> int:
+        """When the next batch should be sent, given a slot: a lead before it was to be free."""
+        if not self.runs:
+            return 0
+        return self._head_done_ns + self._behind_ns - self.spec.lead_ns
 
     def is_open(self, now_ns: int) -> bool:
         """Whether a batch should be sent now."""
-        return self.has_slot() and self.opens_ns(now_ns) <= now_ns
+        return self.has_slot() and self.opens_ns() <= now_ns

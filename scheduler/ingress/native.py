@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
 
-from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestClass
-from scheduler.daemon.catalog import checked_class
 from scheduler.daemon.driver import Answer, Driver, Submission
 from scheduler.errors import (
     InvalidInput,
@@ -22,6 +19,7 @@ from scheduler.errors import (
     Unauthorized,
     Unavailable,
 )
+from scheduler.ingress.request_header import RequestShapes, id_of, in_order, urgency
 from scheduler.wire import (
     VERSION,
     Body,
@@ -29,17 +27,12 @@ from scheduler.wire import (
     FrameReader,
     Header,
     allocate,
-    body_bytes,
     checked_budget_ns,
     encode,
-    pack_tensors,
-    unpack_tensors,
 )
 
 HELLO_S = 5.0
 """How long a connection may take to say hello."""
-
-_KNOWN_SHAPES = 1024
 
 log = structlog.get_logger()
 
@@ -63,27 +56,6 @@ class DoorRules:
     max_budget_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """A request's tensors, apart from their values.
-
-    Attributes:
-        kind: The request's class.
-        has_batch: Whether they have a leading batch dimension of 1, as the answer then has too.
-        names: The inputs in the signature's order.
-        in_order: Whether the request has them in that order.
-        size: What they take in the body.
-        specs: `[name, dtype, shape]` of one item, in the request's order.
-    """
-
-    kind: RequestClass
-    has_batch: bool
-    names: tuple[str, ...]
-    in_order: bool
-    size: int
-    specs: list[list[Any]]
-
-
 class NativeDoor:
     """Everything that the connections of the native protocol share.
 
@@ -100,7 +72,7 @@ class NativeDoor:
         self.status = status
         self.reading_bytes = 0
         self._connections: set[_Connection] = set()
-        self._shapes: dict[Any, _Shape] = {}
+        self.shapes = RequestShapes(driver.catalog)
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
@@ -137,30 +109,6 @@ class NativeDoor:
         for connection in list(self._connections):
             connection.close()
 
-    def shape_of(self, header: Header) -> _Shape:
-        """What a request's model and tensors come to; the same question is answered from memory.
-
-        Raises:
-            InvalidInput: The model or its tensors are not right.
-        """
-        model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
-        try:
-            key = (model, variant, *((n, d, *s) for n, d, s in specs))  # type: ignore[union-attr]
-            if (known := self._shapes.get(key)) is not None:
-                return known
-        except (TypeError, ValueError):
-            key = None
-        card = self.driver.catalog.card(model, variant)
-        size = body_bytes(specs)
-        kind, has_batch = checked_class(card, variant, specs)
-        names = tuple(spec.name for spec in card.signature.inputs)
-        items = [[n, d, s[1:]] for n, d, s in specs] if has_batch else specs
-        shape = _Shape(kind, has_batch, names, [n for n, _, _ in specs] == list(names), size, items)
-        if len(self._shapes) >= _KNOWN_SHAPES:
-            self._shapes.clear()
-        self._shapes[key] = shape
-        return shape
-
 
 class _Connection(asyncio.BufferedProtocol):
     """One client."""
@@ -174,6 +122,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._known = False
         self._ids: dict[int, int | None] = {}
         self._new_ids: list[int] = []
+        self._out: list[Any] = []
+        self._loop = asyncio.get_running_loop()
         self._reserved = 0
 
     # -- asyncio.BufferedProtocol
@@ -185,7 +135,7 @@ class _Connection(asyncio.BufferedProtocol):
         except Overloaded as error:
             self._refuse(error)
             return
-        self._hello_timer = asyncio.get_running_loop().call_later(HELLO_S, self._hello_is_late)
+        self._hello_timer = self._loop.call_later(HELLO_S, self._hello_is_late)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -202,6 +152,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        del self._reader  # it refers back to this, and its buffer should not wait for the collector
         self._release()
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -258,7 +209,7 @@ class _Connection(asyncio.BufferedProtocol):
         elif kind == "infer":
             submissions.append(self._take_infer(header, body))
         elif kind == "cancel":
-            request_id = self._ids.get(_id_of(header))
+            request_id = self._ids.get(id_of(header))
             if request_id is not None:
                 self._driver.cancel(request_id)
         elif kind == "models":
@@ -300,20 +251,20 @@ class _Connection(asyncio.BufferedProtocol):
             self.say_goodbye()
 
     def _take_infer(self, header: Header, body: Body | None) -> Submission:
-        client_id = _id_of(header)
+        client_id = id_of(header)
         if client_id in self._ids:
             raise InvalidInput(f"id {client_id} is in flight on this connection already")
         if self._door.closing:
             raise Unavailable("the box is shutting down")
         budget_ns = checked_budget_ns(header.get("budget_ns"), self._door.rules.max_budget_ns)
-        shape = self._door.shape_of(header)
+        shape = self._door.shapes.of(header)
         if body is None:
             raise Overloaded(
                 f"requests hold {self._driver.core.limits.bytes} bytes of tensors already"
             )
         specs = shape.specs
         if len(body) != shape.size or not shape.in_order:
-            specs, body = _in_order(shape.names, header["in"], body)
+            specs, body = in_order(shape.names, header["in"], body)
             if shape.has_batch:
                 specs = [[name, dtype, sizes[1:]] for name, dtype, sizes in specs]
         self._ids[client_id] = None
@@ -327,7 +278,7 @@ class _Connection(asyncio.BufferedProtocol):
             specs,
             body,
             self._driver.clock_ns() + budget_ns,
-            *_urgency(header),
+            *urgency(header),
             reply,
         )
 
@@ -364,12 +315,19 @@ class _Connection(asyncio.BufferedProtocol):
         )
 
     def _write(self, buffers: list[Any]) -> None:
-        if self._transport is None:
+        if not self._out:
+            # One system call for all the answers of this turn of the loop.
+            self._loop.call_soon(self._flush)
+        self._out.extend(buffers)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self._transport is None or not out:
             return
-        if len(buffers) == 1:
-            self._transport.write(buffers[0])
+        if len(out) == 1:
+            self._transport.write(out[0])
         else:
-            self._transport.writelines(buffers)
+            self._transport.writelines(out)
 
     def say_goodbye(self) -> None:
         """Says that the box takes no more requests."""
@@ -377,6 +335,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Closes once what was written is out."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -388,32 +347,3 @@ class _Connection(asyncio.BufferedProtocol):
     def _hello_is_late(self) -> None:
         if not self._known:
             self._refuse(ProtocolError(f"no hello came within {HELLO_S:g} s"))
-
-
-def _in_order(names: Sequence[str], specs: Any, body: Body) -> tuple[list[list[Any]], Body]:
-    """The tensors in the order of the model's signature."""
-    tensors = unpack_tensors(specs, body)
-    specs, buffers = pack_tensors({name: tensors[name] for name in names})
-    return specs, memoryview(b"".join(buffers))
-
-
-def _id_of(header: Header) -> int:
-    client_id = header.get("id")
-    if type(client_id) is not int:
-        raise InvalidInput(f"id is an integer that the client chooses, not {client_id!r}")
-    return client_id
-
-
-def _urgency(header: Header) -> tuple[int, float, bool]:
-    priority = header.get("priority", DEFAULT_PRIORITY)
-    if type(priority) is not int or not 0 <= priority <= LOWEST_PRIORITY:
-        raise InvalidInput(
-            f"priority is an integer from 0 (first) to {LOWEST_PRIORITY}, not {priority!r}"
-        )
-    weight = header.get("weight", 1.0)
-    if type(weight) not in (int, float) or not 0 < weight < math.inf:
-        raise InvalidInput(f"weight is a finite number above 0, not {weight!r}")
-    late = header.get("late", False)
-    if type(late) is not bool:
-        raise InvalidInput(f"late is true or false, not {late!r}")
-    return priority, float(weight), late

@@ -17,7 +17,7 @@ QUICK = Effort(budget_ns=0, min_repeats=2, max_repeats=2, max_warm_ups=4)
 
 
 @pytest.fixture
-def root(tmp_path) -> Path:
+def root(tmp_path: Path) -> Path:
     """An empty repository."""
     folder = tmp_path / "models"
     folder.mkdir()
@@ -25,7 +25,7 @@ def root(tmp_path) -> Path:
 
 
 @pytest.fixture
-def add(root) -> AddModel:
+def add(root: Path) -> AddModel:
     """Adds a model of one variant to the repository, with a `model.yaml` if given its text."""
 
     def add_model(name: str, made: onnx.ModelProto, yaml: str | None = None) -> Path:
@@ -39,7 +39,7 @@ def add(root) -> AddModel:
 
 
 @pytest.fixture
-def load(root) -> Callable[[str], Model]:
+def load(root: Path) -> Callable[[str], Model]:
     """Loads the repository and picks a model, which must be without problems."""
 
     def load_model(name: str) -> Model:

@@ -124,7 +124,7 @@ def dense(width: int = 128, seed: int = 0) -> onnx.ModelProto:
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Tanh", ["h"], ["y"]),
     ]
-    shape = ["N", width]
+    shape: list[Dim] = ["N", width]
     ends = [tensor("x", "float32", shape)], [tensor("y", "float32", shape)]
     return model(nodes, *ends, [constant("w", weights)])
 

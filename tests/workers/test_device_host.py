@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -41,7 +43,7 @@ def prepared(request, start):
     """Starts a host with one runtime and makes everything ready."""
 
     def prepare() -> DeviceHost:
-        host = start(request.param)
+        host: DeviceHost = start(request.param)
         list(host.prepare())
         return host
 
@@ -156,9 +158,10 @@ def test_a_model_without_a_batch_dimension_runs_items_one_by_one(prepared, add):
         {"x": np.zeros(3, np.float64)},
         {"x": np.zeros((1, 3), np.float32)},
         {"z": np.zeros(3, np.float32)},
+        {"x": np.zeros(3, np.float32), "z": np.zeros(3, np.float32)},
         {},
     ],
-    ids=["shape", "dtype", "rank", "name", "empty"],
+    ids=["shape", "dtype", "rank", "name", "too many", "empty"],
 )
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_bad_item_fails_alone(prepared, add, bad, place):
@@ -317,6 +320,18 @@ def test_an_emulated_device_serves_whatever_a_model_asks_for(start, add):
     assert "emulated" in host.describe()
 
 
+@needs_both
+def test_a_missing_library_is_a_problem_and_the_other_serves(start, add, monkeypatch):
+    add("relu", onnx_models.relu())
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    host = start()
+
+    assert [offer.runtime for offer in host.prepare()] == ["onnxruntime"]
+    (problem,) = host.problems
+    assert (problem.runtime, problem.model) == ("openvino", "*")
+    assert "openvino cannot be imported" in problem.reason
+
+
 def test_nothing_is_emulated_unless_asked_for(start):
     assert "emulated" not in start().describe()
 
@@ -370,3 +385,45 @@ def test_closing_frees_everything(start, add):
 
     with pytest.raises(KeyError):
         host.run("relu", "1", xs(1))
+
+
+DIES = """
+import os, sys
+from pathlib import Path
+from workers.device_host import DeviceHost
+from workers.runtimes.base import DeviceSpec
+
+spec = DeviceSpec("cpu:0", "cpu", runtimes=("emulated",), options={"base_ms": 0.01})
+host = DeviceHost(spec, Path(sys.argv[1]), Path(sys.argv[2]), 4)
+list(host.prepare(lambda done, total, text: os._exit(1) if "batch 1" in text else None))
+"""
+
+
+def test_a_variant_that_the_worker_keeps_dying_of_is_left_out(start, root, add, tmp_path):
+    add("deadly", onnx_models.relu())
+    for _ in range(3):
+        command = [sys.executable, "-c", DIES, root, tmp_path / "state"]
+        assert subprocess.run(command, check=False).returncode == 1
+    add("good", onnx_models.dense())
+    host = start("emulated", base_ms=0.01)
+
+    offers, _ = prepare(host)
+
+    assert [offer.model for offer in offers] == ["good"]
+    (problem,) = host.problems
+    assert (problem.model, problem.runtime) == ("deadly", "emulated")
+    assert "the worker died 3 times" in problem.reason
+
+
+def test_a_profile_that_cannot_be_stored_is_a_problem_and_served(start, add, monkeypatch):
+    add("relu", onnx_models.relu())
+    host = start(CPU_RUNTIMES[0])
+
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    (offer,) = host.prepare()
+
+    assert offer.model == "relu"
+    assert "could not be stored: [Errno 28] No space left on device" in host.problems[0].reason

@@ -11,7 +11,8 @@ import pytest
 from tests.workers import onnx_models
 from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError
 from workers.runtimes.emulated import Emulated, EmulatedSession
-from workers.sampling import sample_items, stack_items
+from workers.sampling import sample_items
+from workers.stacking import stack_items
 
 
 @dataclass

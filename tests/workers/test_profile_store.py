@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_nothing_is_got_where_nothing_was_put(store, reports):
     assert reports == []
 
 
-def valid() -> dict:
+def valid() -> dict[str, Any]:
     entry = {"model": "m", "variant": "v", "latency_ns": {"1": [5]}, "rejected": None}
     return {"format": 1, "fingerprint": HERE, "profiles": {"key": entry}}
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -278,3 +279,35 @@ def test_an_openvino_file_needs_its_weights(root, add):
 
     weights.unlink()
     assert reason_of(root, "dense") == "variant '2': file 'model.bin' is absent"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        onnx_models.two_by_two(),
+        onnx_models.relu(batch=1),
+        onnx_models.scalar(),
+        onnx_models.found_objects(),
+    ],
+    ids=["dynamic", "fixed", "none", "data-dependent"],
+)
+def test_either_library_reads_the_same_signature(add, load, monkeypatch, made):
+    for library in ("openvino", "onnxruntime"):
+        pytest.importorskip(library)
+    add("model", made)
+    with_both = load("model")
+
+    monkeypatch.setitem(sys.modules, "openvino", None)
+
+    assert load("model") == with_both
+
+
+def test_without_any_library_each_missing_one_is_told(root, add, monkeypatch):
+    add("relu", onnx_models.relu())
+    for library in ("openvino", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, library, None)
+
+    reason = reason_of(root, "relu")
+
+    assert "pip install openvino" in reason
+    assert "pip install onnxruntime" in reason

@@ -13,7 +13,8 @@ from tests.workers import onnx_models
 from workers.model import Model
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError, Session
-from workers.sampling import sample_items, stack_items
+from workers.sampling import sample_items
+from workers.stacking import stack_items
 
 CPU = DeviceSpec("cpu:0", "cpu", cores=(0,), options={"base_ms": 0.0})
 COMPUTING = ["openvino", "onnxruntime"]
@@ -35,7 +36,7 @@ def open_session(runtime, tmp_path):
     sessions = []
 
     def open_one(model: Model) -> Session:
-        session = runtime.load(model, model.variants[0], CPU, tmp_path)
+        session: Session = runtime.load(model, model.variants[0], CPU, tmp_path)
         sessions.append(session)
         return session
 

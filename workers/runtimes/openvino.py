@@ -21,8 +21,9 @@ from workers.runtimes.base import (
     shape_of,
     thread_count,
 )
-from workers.sampling import sample_items, stack_items
+from workers.sampling import sample_items
 from workers.signatures import FileTensors
+from workers.stacking import stack_items
 
 _DTYPES = {
     "boolean": "bool",

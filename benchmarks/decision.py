@@ -1,0 +1,178 @@
+"""What a decision costs at 1,000 queued requests, and how many requests a second a simulation plays.
+
+    python -m benchmarks.decision [--policy NAME] [--json FILE]
+
+Four classes of requests with mixed budgets and priorities, three targets of unlike speed. The
+queue is held at its length: whatever a batch takes out is submitted anew, so that both kinds of
+decision (an arrival, a batch that is done) are taken in the state that they are about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter, perf_counter_ns
+
+from policies import POLICIES, make_policy
+from replay.simulator import Arrival, Simulator
+from scheduler.core.commands import Dispatch, Finish
+from scheduler.core.events import BatchDone, Event, Submitted
+from scheduler.core.offers import Offer
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.scheduler import Scheduler
+from scheduler.core.targets import TargetSpec
+
+MS = 1_000_000
+QUEUED = 1_000
+KINDS = tuple(RequestClass(f"model{i}") for i in range(4))
+SPEEDS = {"cpu:0": 1.0, "gpu:0": 0.4, "npu:0": 0.7}
+SIZES = (1, 2, 4, 8, 16)
+BASE_MS, ITEM_MS = 2.0, 0.5
+
+
+def batch_ns(target_id: str, model: str, size: int) -> float:
+    """The time of a batch, before noise."""
+    slower = 1 + 0.3 * int(model[-1])
+    return (BASE_MS + ITEM_MS * size) * slower * SPEEDS[target_id] * MS
+
+
+def targets(rng: random.Random) -> Iterator[TargetSpec]:
+    """The three targets; each runs every model."""
+    for target_id in SPEEDS:
+        offers = []
+        for kind in KINDS:
+            ladder = {
+                size: tuple(
+                    int(batch_ns(target_id, kind.model, size) * rng.lognormvariate(0, 0.1))
+                    for _ in range(32)
+                )
+                for size in SIZES
+            }
+            offers.append(Offer(kind.model, "fp32", "emulated", ladder))
+        yield TargetSpec(target_id, tuple(offers))
+
+
+class Bench:
+    """One scheduler in a steady state, and the clock on its decisions."""
+
+    def __init__(self, policy: str) -> None:
+        self.rng = random.Random(5)
+        self.scheduler = Scheduler(make_policy(policy))
+        self.agenda: list[tuple[int, BatchDone]] = []
+        self.free_ns = dict.fromkeys(SPEEDS, 0)
+        self.next_id = 1
+        self.now_ns = 0
+        self.costs: dict[str, list[int]] = {"submitted": [], "batch_done": []}
+        self.queued: list[int] = []
+        for target in targets(self.rng):
+            for offer in target.offers:
+                self.scheduler.targets.get(offer.model)
+            self._handle_up(target)
+
+    def _handle_up(self, target: TargetSpec) -> None:
+        from scheduler.core.events import TargetUp
+
+        self.scheduler.handle(TargetUp(target), 0)
+
+    def timed(self, name: str, event: Event) -> None:
+        started = perf_counter_ns()
+        commands = self.scheduler.handle(event, self.now_ns)
+        self.costs[name].append(perf_counter_ns() - started)
+        for command in commands:
+            if isinstance(command, Dispatch):
+                noise = self.rng.lognormvariate(0, 0.1)
+                size = len(command.request_ids)
+                start = max(self.now_ns, self.free_ns[command.target_id])
+                done = start + int(batch_ns(command.target_id, command.model, size) * noise)
+                self.free_ns[command.target_id] = done
+                self.agenda.append((done, BatchDone(command.run_id)))
+
+    def submit(self) -> None:
+        budget_ns = self.rng.choice((400, 600, 900)) * MS + self.rng.randrange(50 * MS)
+        request = Request(
+            self.next_id,
+            self.rng.choice(KINDS),
+            self.now_ns + budget_ns,
+            self.rng.choice((3, 3, 3, 4)),
+        )
+        self.next_id += 1
+        self.timed("submitted", Submitted((request,)))
+
+    def run(self, batches: int) -> None:
+        for _ in range(2 * QUEUED):
+            self.submit()
+        for samples in self.costs.values():
+            samples.clear()
+        for _ in range(batches):
+            self.agenda.sort(key=lambda item: item[0])
+            self.now_ns, event = self.agenda.pop(0)
+            self.timed("batch_done", event)
+            self.queued.append(sum(map(len, self.scheduler.queues.values())))
+            for _ in range(min(32, QUEUED - self.queued[-1])):
+                self.submit()
+
+
+def percentile(samples: list[int], share: float) -> float:
+    """In microseconds."""
+    return sorted(samples)[int(share * (len(samples) - 1))] / 1000
+
+
+def simulated_per_s(policy: str, requests: int) -> float:
+    """How many requests a second the simulator plays at 1.2 times the capacity."""
+    rng = random.Random(3)
+    specs = list(targets(rng))
+    mean_ms = sum(batch_ns("cpu:0", kind.model, 16) / 16 for kind in KINDS) / len(KINDS) / MS
+    rate = 1.2 * sum(1 / speed for speed in SPEEDS.values()) / mean_ms / MS
+    at_ns = 0.0
+    arrivals = []
+    for _ in range(requests):
+        at_ns += rng.expovariate(rate)
+        budget_ns = rng.choice((30, 50, 100)) * MS
+        arrivals.append(Arrival(int(at_ns), rng.choice(KINDS), budget_ns))
+
+    def service_ns(run: Dispatch) -> int:
+        noise = rng.lognormvariate(0, 0.1)
+        return int(batch_ns(run.target_id, run.model, len(run.request_ids)) * noise)
+
+    simulator = Simulator(make_policy(policy), specs, service_ns)
+    started = perf_counter()
+    ended = sum(1 for _ in simulator.run(arrivals))
+    return ended / (perf_counter() - started)
+
+
+def measure(policy: str) -> dict[str, float]:
+    """All figures of one policy."""
+    bench = Bench(policy)
+    bench.run(batches=1_500)
+    both = bench.costs["submitted"] + bench.costs["batch_done"]
+    figures = {"decision_p50_us": percentile(both, 0.5), "decision_p99_us": percentile(both, 0.99)}
+    for name, samples in bench.costs.items():
+        figures[f"{name}_p50_us"] = percentile(samples, 0.5)
+        figures[f"{name}_p99_us"] = percentile(samples, 0.99)
+    figures["queued_mean"] = sum(bench.queued) / len(bench.queued)
+    figures["requests_per_s"] = simulated_per_s(policy, 10_000)
+    return figures
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--policy", choices=sorted(POLICIES), action="append")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    results = {name: measure(name) for name in args.policy or sorted(POLICIES)}
+    for name, figures in results.items():
+        print(name, *(f"{key} {value:.1f}" for key, value in figures.items()), file=sys.stderr)
+    text = json.dumps(results, indent=2)
+    if args.json:
+        args.json.write_text(text + "\n")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""A real agent for the time of a measurement."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scheduler import Client, Unavailable
+
+READY_S = 90
+
+
+@contextlib.contextmanager
+def spawned_agent(folder: Path, models: Path, **settings: Any) -> Iterator[str]:
+    """Starts `edge_agent`, waits until every target is ready, and ends it.
+
+    Args:
+        folder: For its configuration, socket, state and log.
+        models: The model repository.
+        settings: More keys of the configuration.
+
+    Yields:
+        The URL of its native door.
+    """
+    url = f"unix://{folder}/bench.sock"
+    config = {"listen": {"native": url}, "models": str(models), "state_dir": str(folder / "state")}
+    file = folder / "bench.yaml"
+    file.write_text(yaml.safe_dump({**config, **settings}))
+    with (folder / "agent.log").open("w") as output:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "edge_agent", "--config", str(file)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait_ready(url, agent, folder / "agent.log")
+        yield url
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(30)
+    finally:
+        if agent.poll() is None:
+            os.killpg(agent.pid, signal.SIGKILL)
+            agent.wait()
+
+
+def _wait_ready(url: str, agent: subprocess.Popen[bytes], log: Path) -> None:
+    end_s = time.monotonic() + READY_S
+    while time.monotonic() < end_s and agent.poll() is None:
+        with contextlib.suppress(Unavailable), Client(url, connect_timeout_s=1) as client:
+            targets = client.status()["targets"]
+            if all(target["progress"]["text"] == "ready" for target in targets):
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"the agent did not get ready:\n{log.read_text()}")

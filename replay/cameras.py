@@ -1,0 +1,288 @@
+"""Cameras that submit scans at their own pace, whatever comes back: an open-loop load."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler import AsyncClient, CancelledError
+
+JITTER = 0.3
+"""By how much of its period a camera may be early or late with a scan."""
+
+SETTLE_S = 5.0
+"""How long after the last deadline an outcome may still come before it counts as missing."""
+
+TOLERATED_LAG_MS = 5.0
+"""A generator that is later than this with its 99th percentile has spoilt its own measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """Something that submits one scan after another.
+
+    Attributes:
+        number: From 0.
+        fps: Scans per second.
+        deadline_ms: From when a scan is sent to when its result has to be there.
+        offset: When it sends its first scan, as a share of its period.
+    """
+
+    number: int
+    fps: float
+    deadline_ms: float
+    offset: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A scan that is due to be sent.
+
+    Attributes:
+        at_s: When, from the start.
+        camera: By which camera.
+        scan: Which of the held-out scans.
+        deadline_ms: The deadline, from when it is sent.
+    """
+
+    at_s: float
+    camera: int
+    scan: int
+    deadline_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """What the cameras see.
+
+    Attributes:
+        images: float32 [n, 1, 8, 8], 0 for paper to 16 for ink.
+        labels: uint8 [n], the digits that they show.
+    """
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of a shot; times are seconds from the start.
+
+    Attributes:
+        shot: What was due.
+        accept_late: Whether it asked for a late result too.
+        sent_s: When it was sent.
+        ended_s: When its end was known; NaN while it has none.
+        outcome: The name of its outcome; None while it has none.
+        correct: Whether the answer was right; None without an answer.
+        reason: Why there was no answer.
+    """
+
+    shot: Shot
+    accept_late: bool
+    sent_s: float
+    ended_s: float = math.nan
+    outcome: str | None = None
+    correct: bool | None = None
+    reason: str = ""
+
+    @property
+    def latency_ms(self) -> float:
+        """From sending to the end."""
+        return (self.ended_s - self.sent_s) * 1e3
+
+    @property
+    def lag_ms(self) -> float:
+        """By how much the generator was late itself."""
+        return max(0.0, (self.sent_s - self.shot.at_s) * 1e3)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a run, to be shown while it lasts.
+
+    Attributes:
+        sent: Requests so far.
+        outcomes: How they ended, by outcome.
+        answered: Those with an answer.
+        correct: Those with the right one.
+        latencies_ms: Of the answers.
+    """
+
+    sent: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    answered: int = 0
+    correct: int = 0
+    latencies_ms: list[float] = field(default_factory=list)
+
+    def add(self, record: Record) -> None:
+        """Counts a record that has ended."""
+        self.outcomes[record.outcome or "none"] += 1
+        if record.correct is not None:
+            self.answered += 1
+            self.correct += record.correct
+            self.latencies_ms.append(record.latency_ms)
+
+
+# -- the schedule
+
+
+def make_cameras(
+    count: int, rate: float, seed: int, deadlines_ms: tuple[float, float] = (30.0, 100.0)
+) -> list[Camera]:
+    """Cameras that send `rate` scans per second together, their deadlines evenly apart.
+
+    The same seed gives the same cameras at any rate, but for their pace.
+    """
+    low, high = deadlines_ms
+    chance = random.Random(f"{seed} cameras")
+    steps = max(1, count - 1)
+    return [
+        Camera(number, rate / count, low + (high - low) * number / steps, chance.random())
+        for number in range(count)
+    ]
+
+
+def schedule(
+    cameras: Iterable[Camera], seconds: float, scans: int, seed: int, jitter: float = JITTER
+) -> list[Shot]:
+    """All that the cameras are due to send, in order of time.
+
+    Args:
+        cameras: Who sends.
+        seconds: For how long.
+        scans: How many scans there are to choose from.
+        seed: Same seed, same schedule.
+        jitter: As in `JITTER`; below 0.5, so that a camera's scans keep their order.
+
+    Raises:
+        ValueError: The jitter is not from 0 to below 0.5.
+    """
+    if not 0 <= jitter < 0.5:
+        raise ValueError(f"jitter is from 0 to below 0.5, not {jitter!r}")
+    shots = []
+    for camera in cameras:
+        chance = random.Random(f"{seed} camera {camera.number}")
+        for frame in range(math.ceil(seconds * camera.fps) + 1):
+            shift = chance.uniform(-jitter, jitter)
+            scan = chance.randrange(scans)
+            at_s = max(0.0, (frame + camera.offset + shift) / camera.fps)
+            if at_s < seconds:
+                shots.append(Shot(at_s, camera.number, scan, camera.deadline_ms))
+    return sorted(shots, key=lambda shot: (shot.at_s, shot.camera))
+
+
+# -- the run
+
+
+class Run:
+    """One schedule played against a box.
+
+    Args:
+        client: Connected.
+        model: The model that reads the scans; its input is `image`, its output `scores`.
+        variant: The variant that has to; None leaves that to the box's policy.
+        scans: What there is to read.
+        accept_late: Whether to ask for late results too.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        model: str,
+        variant: str | None,
+        scans: Scans,
+        *,
+        accept_late: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Has sent nothing yet."""
+        self.tally = Tally()
+        self.records: list[Record] = []
+        self.started_s = math.nan
+        self._client = client
+        self._model = model
+        self._variant = variant
+        self._scans = scans
+        self._accept_late = accept_late
+        self._clock = clock
+
+    def now_s(self) -> float:
+        """Seconds from the start; NaN before it."""
+        return self._clock() - self.started_s
+
+    async def play(self, shots: Sequence[Shot]) -> list[Record]:
+        """Sends each shot when it is due, and waits until all have ended.
+
+        A shot is never held back because others are still out. What has not ended
+        `SETTLE_S` after its deadline is cancelled; its record has no outcome.
+        """
+        self.started_s = self._clock()
+        out: set[asyncio.Future[Any]] = set()
+        try:
+            for shot in shots:
+                # Also when it is late itself, so that answers are read.
+                await asyncio.sleep(max(0.0, shot.at_s - self.now_s()))
+                out.add(future := self._send(shot))
+                future.add_done_callback(out.discard)
+            if out:
+                longest_s = max(shot.deadline_ms for shot in shots) / 1e3
+                await asyncio.wait(out, timeout=longest_s + SETTLE_S)
+        finally:
+            for future in list(out):
+                future.cancel()
+        return self.records
+
+    def _send(self, shot: Shot) -> asyncio.Future[Any]:
+        record = Record(shot, self._accept_late, self.now_s())
+        self.records.append(record)
+        self.tally.sent += 1
+        future = self._client.submit(
+            self._model,
+            {"image": self._scans.images[shot.scan]},
+            deadline_ms=shot.deadline_ms,
+            variant=self._variant,
+            accept_late=self._accept_late,
+        )
+        future.add_done_callback(lambda ended: self._note(record, ended))
+        return future
+
+    def _note(self, record: Record, ended: asyncio.Future[Any]) -> None:
+        if ended.cancelled():
+            return
+        record.ended_s = self.now_s()
+        error = ended.exception()
+        if error is not None:
+            cancelled = isinstance(error, CancelledError)
+            record.outcome = "cancelled" if cancelled else str(getattr(error, "code", "failed"))
+            record.reason = str(error)
+        else:
+            result = ended.result()
+            record.outcome = result.outcome.value
+            record.correct = bool(result["scores"].argmax() == self._scans.labels[record.shot.scan])
+        self.tally.add(record)
+
+
+def lag_warning(records: Sequence[Record]) -> str | None:
+    """What to say of a generator that did not keep to its schedule; None if it did."""
+    if not records:
+        return None
+    p99 = float(np.percentile([record.lag_ms for record in records], 99))
+    if p99 <= TOLERATED_LAG_MS:
+        return None
+    return (
+        f"the load generator was late itself: 1 % of its requests went out {p99:.1f} ms or more "
+        "after their time, so the box had an uneven load"
+    )

@@ -1,0 +1,252 @@
+"""The figures of the demo: what is counted, and which laws it checks.
+
+`laxity demo --json FILE` writes one object:
+
+    laxity          version of the distribution
+    seconds         how long the demo took in all
+    box             cores: usable by the demo; device_cores: of cpu:0; generator_cores
+    model           name, variant; capacity_per_s: the most items per second by the measured
+                    profile, over all batch sizes and targets; alone_ms: p50 of a batch of 1;
+                    targets: target, runtime, best_batch, per_s
+    phases          a list, in order:
+      name            normal, overload_fcfs, overload_goodput, killed_worker
+      policy, load    load is the share of the capacity that is offered
+      accept_late     whether the callers took late answers
+      seconds         how long requests were sent
+      offered_per_s   requests sent per second
+      possible_per_s  min(offered_per_s, capacity_per_s): what a perfect scheduler could do
+      goodput_per_s   requests answered in time per second
+      share_of_possible  goodput_per_s / possible_per_s
+      sent, in_time, late, refused, expired, other   requests; they add up with unfinished
+      outcomes        requests by outcome
+      unfinished      requests without an outcome; the laws want 0
+      late_unasked    late answers to callers who had not asked for them; the laws want 0
+      accuracy        share of right answers among the answers
+      latency_ms      p50, p99 of the answers
+      deadline_used   p50, p99 of the answers' latency as a share of their deadline
+      refusal_ms      p50, p99 of the time in which a refusal was heard
+      generator_lag_ms  p99 of how late the generator itself was
+    overload        fcfs, goodput: share_of_possible at twice the capacity
+    recovery        target, pid, killed_at_s in the phase, results_again_s after the kill (null if
+                    none came), and outcomes of what was sent in between; null if nothing was killed
+    laws            kept: true or false; broken: sentences
+    left_over       processes of the agent that did not end by themselves
+
+A percentile of nothing is null.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from replay.cameras import Record
+
+REFUSALS = ("infeasible", "overloaded", "unavailable")
+"""Outcomes that say no without having tried."""
+
+_CLOCK_TOLERANCE_MS = 5.0
+"""The caller notes the end of a request in a callback, which other callbacks may hold up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the demo.
+
+    Attributes:
+        name: In the figures.
+        title: In tables.
+        policy: The box's policy meanwhile.
+        load: Share of the capacity that is offered.
+        accept_late: Whether the callers take late answers.
+        kills: Whether a worker is killed in it.
+        why: What it is for, to be read while it runs.
+    """
+
+    name: str
+    title: str
+    policy: str
+    load: float
+    accept_late: bool
+    kills: bool
+    why: str
+
+
+PHASES = (
+    Phase(
+        "normal",
+        "70 % load",
+        "goodput",
+        0.7,
+        False,
+        False,
+        "A load that the box can carry: nearly everything should be in time.",
+    ),
+    Phase(
+        "overload_fcfs",
+        "200 %, fcfs",
+        "fcfs",
+        2.0,
+        True,
+        False,
+        "Twice what the box can do, first come, first served. Ordinary servers work like that: "
+        "they forget the deadline while a request waits, and answer late. So these callers take "
+        "late answers, as callers of ordinary servers have to.",
+    ),
+    Phase(
+        "overload_goodput",
+        "200 %, goodput",
+        "goodput",
+        2.0,
+        False,
+        False,
+        "The same load under laxity's own policy: what can't be in time is refused at once, and "
+        "the rest is in time.",
+    ),
+    Phase(
+        "killed_worker",
+        "70 %, kill -9",
+        "goodput",
+        0.7,
+        False,
+        True,
+        "The first load again, and the device's process is killed while it works.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A worker that was killed, `at_s` into its phase."""
+
+    target: str
+    pid: int
+    at_s: float
+
+
+# -- what the box can do
+
+
+def capacity_of(models: Mapping[str, Any], model: str, variant: str) -> dict[str, Any] | None:
+    """The `model` part of the figures, from what the box measured; None where it can't run it."""
+    named = [m for m in models["models"] if m["name"] == model]
+    found = [v for m in named for v in m["variants"] if v["name"] == variant]
+    targets = [
+        {"target": target["target"], "runtime": target["runtime"], **_best(target["latency_ms"])}
+        for target in (found[0]["targets"] if found else ())
+    ]
+    if not targets:
+        return None
+    return {
+        "name": model,
+        "variant": variant,
+        "capacity_per_s": sum(target["per_s"] for target in targets),
+        "alone_ms": min(t["latency_ms"]["1"]["p50"] for t in found[0]["targets"]),
+        "targets": targets,
+    }
+
+
+def _best(latency_ms: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    rates = {int(size): int(size) * 1e3 / found["p50"] for size, found in latency_ms.items()}
+    best = max(rates, key=lambda size: rates[size])
+    return {"best_batch": best, "per_s": rates[best]}
+
+
+# -- what came of the requests
+
+
+def phase_figures(
+    phase: Phase, records: Sequence[Record], seconds: float, capacity_per_s: float
+) -> dict[str, Any]:
+    """One entry of `phases`."""
+    answers = [record for record in records if record.correct is not None]
+    refused_ms = [r.latency_ms for r in records if r.outcome in REFUSALS]
+    counts = group(Counter(record.outcome or "none" for record in records))
+    offered = len(records) / seconds
+    possible = min(offered, capacity_per_s)
+    goodput = counts["in_time"] / seconds
+    said = asdict(phase)
+    return {
+        **{key: said[key] for key in ("name", "policy", "load", "accept_late")},
+        "seconds": seconds,
+        "offered_per_s": offered,
+        "possible_per_s": possible,
+        "goodput_per_s": goodput,
+        "share_of_possible": goodput / possible if possible else None,
+        "sent": len(records),
+        **counts,
+        "outcomes": dict(Counter(r.outcome for r in records if r.outcome is not None)),
+        "late_unasked": sum(map(_is_late_unasked, records)),
+        "accuracy": sum(bool(r.correct) for r in answers) / len(answers) if answers else None,
+        "latency_ms": percentiles(r.latency_ms for r in answers),
+        "deadline_used": percentiles(r.latency_ms / r.shot.deadline_ms for r in answers),
+        "refusal_ms": percentiles(refused_ms),
+        "generator_lag_ms": percentiles(r.lag_ms for r in records)["p99"],
+    }
+
+
+def group(outcomes: Mapping[str, int]) -> dict[str, int]:
+    """Requests by what a caller cares about."""
+    named = {
+        "in_time": outcomes.get("completed", 0),
+        "late": outcomes.get("late", 0),
+        "refused": sum(outcomes.get(name, 0) for name in REFUSALS),
+        "expired": outcomes.get("expired", 0),
+        "unfinished": outcomes.get("none", 0),
+    }
+    return {**named, "other": sum(outcomes.values()) - sum(named.values())}
+
+
+def _is_late_unasked(record: Record) -> bool:
+    if record.accept_late or record.correct is None:
+        return False
+    too_late = record.latency_ms > record.shot.deadline_ms + _CLOCK_TOLERANCE_MS
+    return record.outcome == "late" or too_late
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float | None]:
+    """The 50th and the 99th, or None of nothing."""
+    listed = list(values)
+    if not listed:
+        return {"p50": None, "p99": None}
+    p50, p99 = np.percentile(listed, (50, 99))
+    return {"p50": float(p50), "p99": float(p99)}
+
+
+def recovery(kill: Kill | None, records: Sequence[Record]) -> dict[str, Any] | None:
+    """How long a killed worker was missed.
+
+    Results flow again with the first that was asked for after the kill: what arrives before may
+    have been under way already.
+    """
+    if kill is None:
+        return None
+    after = [record for record in records if record.sent_s > kill.at_s]
+    again = [record.ended_s for record in after if record.outcome == "completed"]
+    until = min(again, default=float("inf"))
+    between = Counter(r.outcome or "none" for r in after if r.sent_s < until)
+    return {
+        "target": kill.target,
+        "pid": kill.pid,
+        "killed_at_s": kill.at_s,
+        "results_again_s": until - kill.at_s if again else None,
+        "outcomes": dict(between),
+    }
+
+
+def laws(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Whether every request had exactly one end, and none a late answer that it did not want."""
+    broken = []
+    for phase in phases:
+        if phase["unfinished"]:
+            broken.append(f"{phase['unfinished']} requests of {phase['name']} have no outcome")
+        if phase["late_unasked"]:
+            broken.append(
+                f"{phase['late_unasked']} answers of {phase['name']} were late without being "
+                "asked for"
+            )
+    return {"kept": not broken, "broken": broken}

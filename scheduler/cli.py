@@ -1,0 +1,331 @@
+"""`laxity`: the command for people and scripts in front of a box.
+
+Results go to stdout, all else to stderr. Exit status: 0, it worked; 1, the box refused, failed or
+is not there, or what was checked is wrong; 2, the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from scheduler import cli_config, cli_infer
+from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
+from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_inputs import InputProblem, load_inputs
+from scheduler.cli_tables import models_view, status_view
+from scheduler.client import Client
+from scheduler.errors import LaxityError, ModelNotFound
+
+CONNECT_TIMEOUT_S = 2.0
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings=SETTINGS,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog=examples(
+        ("laxity demo", "all of it in about a minute"),
+        ("edge_agent --config edge.yaml", "a box that serves"),
+        ("laxity status --watch", "how it is"),
+        ("laxity infer --help", "examples for each command"),
+    ),
+)
+app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LAXITY_URL",
+        metavar="URL",
+        help="The box: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT. Default: this machine's.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+@app.callback(invoke_without_command=True)
+def _laxity(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version, and stop.")
+    ] = False,
+) -> None:
+    """Inference with deadlines, on the hardware of this box."""
+    if show_version:
+        print(f"laxity {version('laxity')}")
+        raise typer.Exit
+
+
+# -- demo
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity demo", "70 % load, 200 % load, a killed worker"),
+        ("laxity demo --json figures.json", "and keep the figures"),
+        ("laxity demo --seconds-per-phase 20", "a longer look"),
+    ),
+)
+def demo(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures to this file.")
+    ] = None,
+    seconds_per_phase: Annotated[
+        float, typer.Option(min=1.0, max=600.0, metavar="S", help="How long each phase plays.")
+    ] = 11.0,
+    cameras: Annotated[
+        int, typer.Option(min=1, max=200, metavar="N", help="How many cameras send scans.")
+    ] = 8,
+    seed: Annotated[int, typer.Option(help="Chance of the cameras: same seed, same scans.")] = 1,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder with configuration, log and profile.")
+    ] = False,
+) -> None:
+    """Start a box of its own, overload it, kill its worker, and show what became of deadlines."""
+    from replay.demo import Demo
+
+    raise typer.Exit(Demo(seconds_per_phase, cameras, seed, json_file, keep).run())
+
+
+# -- status
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity status", "targets, queues, outcomes"),
+        ("laxity status --watch", "again every second, with rates"),
+        ("laxity status --json | jq .outcomes", "for scripts"),
+        ("laxity status --url tcp://10.0.0.7:8701", "another box"),
+    ),
+)
+def status(
+    url: Url = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="S", help="Seconds between looks, with --watch.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """How a box is: its targets, its queues, and how requests ended."""
+    with _box(url) as client:
+        if watch:
+            _watch(client, interval, as_json)
+        elif as_json:
+            _print_json(client.status())
+        else:
+            Console().print(status_view(client.status()))
+
+
+def _watch(client: Client, interval: float, as_json: bool) -> None:
+    try:
+        if as_json:
+            while True:
+                print(json.dumps(client.status()), flush=True)
+                time.sleep(interval)
+        with Live(console=Console(), auto_refresh=False) as live:
+            before: Mapping[str, Any] | None = None
+            while True:
+                now = client.status()
+                live.update(status_view(now, before and _rates(before, now)), refresh=True)
+                before = now
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return
+
+
+def _rates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, float]:
+    seconds = now["uptime_s"] - before["uptime_s"]
+    if seconds <= 0:  # The scheduler was restarted meanwhile.
+        return {}
+    counts = before["outcomes"]
+    return {name: (n - counts.get(name, 0)) / seconds for name, n in now["outcomes"].items()}
+
+
+# -- models
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity models", "all of them"),
+        ("laxity models digits", "one of them"),
+        ("laxity models --json | jq '.models[].name'", "for scripts"),
+    ),
+)
+def models(
+    name: Annotated[str | None, typer.Argument(help="Only this model.", show_default=False)] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a box can run: inputs, outputs, variants, and how long they take where."""
+    with _box(url) as client:
+        found = client.models()
+    listed, problems = found["models"], found["problems"]
+    if name is not None:
+        listed = [_model_called(name, listed)]
+        problems = [p for p in problems if p["model"].partition("/")[0] == name]
+    if as_json:
+        _print_json({"models": listed, "problems": problems})
+    else:
+        Console().print(models_view(listed, problems))
+
+
+def _model_called(name: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
+    by_name = {model["name"]: model for model in listed}
+    if name not in by_name:
+        near = difflib.get_close_matches(name, by_name, 1)
+        there = ", ".join(by_name) or "none yet"
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {there}"
+        raise ModelNotFound(f"model {name!r} is not in the repository ({hint})")
+    return by_name[name]
+
+
+# -- infer
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog=examples(
+        (
+            "laxity infer digits --input scan.png --levels 16:0",
+            "dark ink on white paper, for a model that takes ink from 0 to 16",
+        ),
+        (
+            "laxity infer digits --input 'scans.npz:images[7]' --repeat 20",
+            "one item of an archive, twenty times",
+        ),
+        (
+            "laxity infer digits --input scan.npy --deadline-ms 30 --variant small",
+            "a tight deadline",
+        ),
+        ("laxity infer pair -i left=a.npy -i right=b.npy --output out.npz", "two inputs"),
+    ),
+)
+def infer(
+    model: Annotated[str, typer.Argument(help="The model's name; `laxity models` lists them.")],
+    input_: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="[NAME=]PATH",
+            help="An .npy, .npz or picture file, for each input of the model; "
+            "PATH.npz:ARRAY\\[ITEM] picks from within.",
+        ),
+    ],
+    deadline_ms: Annotated[
+        float, typer.Option(metavar="MS", help="When the result must be here, from now.")
+    ] = 100.0,
+    variant: Annotated[
+        str | None,
+        typer.Option(help="The variant that must run.", show_default="the policy chooses"),
+    ] = None,
+    priority: Annotated[
+        int, typer.Option(min=0, max=LOWEST_PRIORITY, help="0 goes first.")
+    ] = DEFAULT_PRIORITY,
+    accept_late: Annotated[
+        bool, typer.Option("--accept-late", help="Take a result after the deadline too.")
+    ] = False,
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BLACK:WHITE",
+            help="What the black and white of a picture become.",
+            show_default="0:1 for floats, else 0:255",
+        ),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send it N times in a row.")] = 1,
+    top: Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")] = 5,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Save the outputs.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send one request, and see the result and where its time went."""
+    black_white = _levels(levels)
+    with _box(url) as client:
+        listed = client.models()["models"]
+        inputs = load_inputs(input_, _model_called(model, listed)["inputs"], black_white)
+        options = {
+            "deadline_ms": deadline_ms,
+            "variant": variant,
+            "priority": priority,
+            "accept_late": accept_late,
+        }
+        ended = cli_infer.run(client, model, inputs, repeat, options)
+    if as_json:
+        _print_json(cli_infer.report(model, inputs, ended, deadline_ms, top))
+    else:
+        cli_infer.show(Console(highlight=False), model, inputs, ended, deadline_ms, top)
+    _finish_infer(ended, output)
+
+
+def _finish_infer(ended: list[cli_infer.Ended], output: Path | None) -> None:
+    results = [one.result for one in ended if one.result is not None]
+    if output is not None and results:
+        cli_infer.save(output, results[-1].outputs)
+        _say(f"saved {', '.join(results[-1].outputs)} of the last result to {output}")
+    errors = [one.error for one in ended if one.error is not None]
+    if errors:
+        some = f"{len(errors)} of {len(ended)} without a result; the first: "
+        _say((some if len(ended) > 1 else "") + cli_infer.why(errors[0]))
+        raise typer.Exit(1)
+
+
+def _levels(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    black, _, white = text.partition(":")
+    try:
+        return float(black), float(white)
+    except ValueError:
+        raise InputProblem(f"--levels is BLACK:WHITE, such as 0:1 or 255:0, not {text!r}") from None
+
+
+# -- all of them
+
+
+@contextmanager
+def _box(url: str | None) -> Iterator[Client]:
+    with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
+        yield client
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _say(text: str) -> None:
+    print(f"laxity: {text}", file=sys.stderr)
+
+
+def main() -> None:
+    """The entry point of the command."""
+    try:
+        app()
+    except InputProblem as problem:
+        _say(str(problem))
+        sys.exit(2)
+    except LaxityError as error:
+        _say(str(error))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""`laxity config`: is a configuration right, and what could be in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from policies import make_policy
+from scheduler.cli_help import SETTINGS, examples
+from scheduler.config import Config, config_schema, load_config
+from scheduler.errors import LaxityError
+
+app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity config check edge.yaml", "every mistake, with its line"),
+        ("laxity config check edge.yaml --json", "with every default"),
+    ),
+)
+def check(
+    file: Annotated[Path, typer.Argument(help="The YAML file.", show_default=False)],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole configuration, defaults filled in.")
+    ] = False,
+) -> None:
+    """Say every mistake in a configuration file; exit status 1 if there is one."""
+    config = load_config(file)
+    _check_policy(config.policy.name, config.policy.options)
+    if as_json:
+        print(json.dumps(config.model_dump(mode="json"), indent=2))
+        return
+    print(f"{file} is good:")
+    for key, value in _summary(config).items():
+        print(f"  {key:<8} {value}")
+
+
+def _check_policy(name: str, options: dict[str, Any]) -> None:
+    try:
+        make_policy(name, **options)
+    except ValueError as error:
+        raise LaxityError(f"policy: {error}") from None
+
+
+def _summary(config: Config) -> dict[str, str]:
+    devices = config.devices
+    options = ", ".join(f"{key} {value}" for key, value in config.policy.options.items())
+    return {
+        "site": config.site,
+        "listen": ", ".join(map(str, config.listen.native)),
+        "models": str(config.models) + ("" if config.models.is_dir() else " (no such folder yet)"),
+        "devices": devices if devices == "auto" else ", ".join(device.id for device in devices),
+        "policy": config.policy.name + (f" ({options})" if options else ""),
+        "state": str(config.state_dir),
+    }
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity config schema > laxity.schema.json", ""),
+        (
+            "# yaml-language-server: $schema=./laxity.schema.json",
+            "then, as the first line of a configuration, editors complete from it:",
+        ),
+    ),
+)
+def schema(
+    as_json: Annotated[bool, typer.Option("--json", help="It is JSON in any case.")] = False,
+) -> None:
+    """Print the JSON schema of the configuration file, with every key's meaning."""
+    print(json.dumps(config_schema(), indent=2))

@@ -1,0 +1,27 @@
+"""How the help of a command teaches: with examples that can be copied."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.markup import escape
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+"""What every command has in common."""
+
+_WIDTH = 76
+"""Of a terminal with 80 columns, less the margins of an epilog."""
+
+
+def examples(*pairs: tuple[str, str]) -> str:
+    """An epilog of command lines, each with what it is for."""
+    column = max(cell_len(command) for command, _ in pairs) + 2
+    lines = ["[bold]Examples[/bold]"]
+    for command, purpose in pairs:
+        if not purpose:
+            lines.append(escape(command))
+        elif column + cell_len(purpose) + 2 <= _WIDTH:
+            gap = " " * (column - cell_len(command))
+            lines.append(f"{escape(command)}{gap}[dim]# {escape(purpose)}[/dim]")
+        else:
+            lines += [f"[dim]# {escape(purpose)}[/dim]", escape(command)]
+    return "\n".join(lines)

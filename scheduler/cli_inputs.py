@@ -1,0 +1,315 @@
+"""From files to what a model takes: arrays, and pictures, with a word on every change made."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.errors import LaxityError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp"})
+"""Suffixes of files that Pillow reads."""
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_CHOSEN = re.compile(r"(?P<path>.+?\.npz?)(?::(?P<array>[^\[\]]+))?(?:\[(?P<item>-?\d+)\])?")
+
+Spec = Mapping[str, Any]
+"""Name, dtype and item shape of an input, as `Client.models` gives them."""
+
+
+class InputProblem(LaxityError):
+    """An input can't be made of what was named on the command line."""
+
+    code = "usage"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An input, ready to be sent.
+
+    Attributes:
+        array: Shape and dtype are those of one item of the model's input.
+        steps: What was done to get there, in order, for people.
+    """
+
+    array: NDArray[Any]
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What one `--input` names.
+
+    Attributes:
+        name: The model's input; None where the file has to tell, or the model has but one.
+        path: The file.
+        array: The array in an .npz file.
+        item: Which item along the first dimension.
+    """
+
+    name: str | None
+    path: Path
+    array: str | None = None
+    item: int | None = None
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether Pillow reads it."""
+        return self.path.suffix.lower() in PICTURES
+
+
+def parse_source(text: str) -> Source:
+    """Reads `[NAME=]PATH`, where a PATH of NumPy's may end in `:ARRAY`, `[ITEM]` or both."""
+    name, separator, rest = text.partition("=")
+    if not separator or not name or "/" in name or Path(text).exists():
+        name, rest = "", text
+    chosen = None if Path(rest).exists() else _CHOSEN.fullmatch(rest)
+    if chosen is None:
+        return Source(name or None, Path(rest))
+    item = chosen["item"]
+    return Source(name or None, Path(chosen["path"]), chosen["array"], item and int(item))  # type: ignore[arg-type]
+
+
+def load_inputs(
+    texts: Sequence[str], specs: Sequence[Spec], levels: tuple[float, float] | None
+) -> dict[str, Prepared]:
+    """The inputs of one request.
+
+    Args:
+        texts: As `parse_source` takes them.
+        specs: The inputs of the model.
+        levels: What black and white of a picture become; None for 0 and 1 where the input holds
+            floats, 0 and 255 elsewhere.
+
+    Raises:
+        InputProblem: A file can't be read or used, or an input has none or two of them.
+    """
+    by_name = {str(spec["name"]): spec for spec in specs}
+    prepared: dict[str, Prepared] = {}
+    for text in texts:
+        for name, found in _load(parse_source(text), by_name, levels).items():
+            if name in prepared:
+                raise InputProblem(f"input {name!r} is given twice")
+            prepared[name] = found
+    if missing := [name for name in by_name if name not in prepared]:
+        wanted = ", ".join(f"{name} ({_spell(by_name[name])})" for name in missing)
+        raise InputProblem(f"no --input for {wanted}; write --input {missing[0]}=PATH")
+    return prepared
+
+
+def _load(
+    source: Source, specs: Mapping[str, Spec], levels: tuple[float, float] | None
+) -> dict[str, Prepared]:
+    if source.name is not None and source.name not in specs:
+        raise InputProblem(f"the model has no input {source.name!r}; it has {', '.join(specs)}")
+    if source.is_picture:
+        name = _only(source, specs)
+        return {name: from_picture(_open_picture(source.path), specs[name], levels)}
+    prepared = {}
+    for name, array in _arrays(source, specs).items():
+        steps: tuple[str, ...] = ()
+        if source.item is not None:
+            array, steps = _item_of(array, source), (f"item {source.item} of {len(array)}",)
+        conformed = conform(array, specs[name])
+        prepared[name] = Prepared(conformed.array, (*steps, *conformed.steps))
+    return prepared
+
+
+def _only(source: Source, specs: Mapping[str, Spec]) -> str:
+    if source.name is not None:
+        return source.name
+    if len(specs) != 1:
+        raise InputProblem(
+            f"the model has the inputs {', '.join(specs)}: say which one {source.path} is, "
+            f"as in --input {next(iter(specs), 'NAME')}={source.path}"
+        )
+    return next(iter(specs))
+
+
+def _arrays(source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]]:
+    path = source.path
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputProblem(f"{path} can't be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        known = ", ".join(sorted({".npy", ".npz", *PICTURES}))
+        raise InputProblem(
+            f"{path} is neither a NumPy file nor a picture; accepted are {known}"
+        ) from None
+    if isinstance(loaded, np.ndarray):
+        if source.array is not None:
+            raise InputProblem(f"{path} holds one array without a name; leave out :{source.array}")
+        return {_only(source, specs): loaded}
+    with loaded as file:
+        return _from_archive(file, source, specs)
+
+
+def _from_archive(file: Any, source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]]:
+    held = list(file.files)
+    if source.array is not None:
+        if source.array not in held:
+            raise InputProblem(
+                f"{source.path} has no array {source.array!r}; it has {', '.join(held)}"
+            )
+        return {_only(source, specs): file[source.array]}
+    if source.name is None and (same := [name for name in held if name in specs]):
+        return {name: file[name] for name in same}
+    if source.name in held:
+        return {str(source.name): file[source.name]}
+    if len(held) == 1:
+        return {_only(source, specs): file[held[0]]}
+    name = source.name or next(iter(specs), "NAME")
+    example = f"--input {name}={source.path}:{held[0] if held else 'ARRAY'}"
+    raise InputProblem(
+        f"{source.path} has the arrays {', '.join(held)}; say which, as in {example}"
+    )
+
+
+def _item_of(array: NDArray[Any], source: Source) -> NDArray[Any]:
+    count = len(array) if array.ndim else 0
+    if source.item is None or not -count <= source.item < count:
+        raise InputProblem(f"{source.path} has {count} items; there is no item {source.item}")
+    return np.asarray(array[source.item])
+
+
+def conform(array: NDArray[Any], spec: Spec) -> Prepared:
+    """An array as one item of an input: its dtype changed, dimensions of 1 added or dropped.
+
+    Raises:
+        InputProblem: It would take more than that.
+    """
+    steps: list[str] = []
+    wanted = list(spec["shape"])
+    if not _fits(array.shape, wanted):
+        shape = _reshaped(array.shape, wanted)
+        if shape is None:
+            hint = ""
+            if array.ndim and _reshaped(array.shape[1:], wanted) is not None:
+                hint = f"; choose one of its {len(array)} items, as in PATH[0]"
+            raise InputProblem(
+                f"input {spec['name']!r} is {_spell(spec)}, not {_shape(array.shape)}{hint}"
+            )
+        steps.append(f"shape {_shape(array.shape)} -> {_shape(shape)}")
+        array = array.reshape(shape)
+    dtype = np.dtype(str(spec["dtype"]))
+    if array.dtype != dtype:
+        if not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise InputProblem(
+                f"input {spec['name']!r} is {dtype}; the file's {array.dtype} would lose by it"
+            )
+        steps.append(f"{array.dtype} -> {dtype}")
+    return Prepared(np.ascontiguousarray(array, dtype), tuple(steps))
+
+
+def _reshaped(shape: Sequence[int], wanted: Sequence[int | None]) -> list[int] | None:
+    """The shape that `wanted` means for an array, where only dimensions of 1 differ."""
+    sizes = [size for size in shape if size != 1]
+    result = []
+    for size in wanted:
+        if size == 1:
+            result.append(1)
+        elif sizes and size in (None, sizes[0]):
+            result.append(sizes.pop(0))
+        elif size is None:
+            result.append(1)
+        else:
+            return None
+    return None if sizes else result
+
+
+def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    return len(shape) == len(wanted) and all(
+        want in (None, have) for have, want in zip(shape, wanted, strict=True)
+    )
+
+
+def _open_picture(path: Path) -> Image.Image:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InputProblem(
+            f"reading {path} needs Pillow: pip install 'laxity[image]' (or save it as .npy)"
+        ) from None
+    try:
+        picture: Image.Image = Image.open(path)
+        picture.load()
+    except OSError as error:
+        why = error.strerror or "not a picture, or a damaged one"
+        raise InputProblem(f"{path} can't be read: {why}") from None
+    if picture.mode.startswith(("I", "F")):
+        raise InputProblem(f"{path} has more than 8 bits per channel; save it with 8, or as .npy")
+    return picture
+
+
+def from_picture(
+    picture: Image.Image, spec: Spec, levels: tuple[float, float] | None = None
+) -> Prepared:
+    """A picture as one item of an input of shape [C, H, W], [H, W, C] or [H, W].
+
+    Args:
+        picture: Any mode and size.
+        spec: The input; a free height or width keeps the picture's own.
+        levels: What black and white become, as in `load_inputs`.
+
+    Raises:
+        InputProblem: The input's shape is not one of a picture.
+    """
+    from PIL import Image
+
+    channels, height, width, axis = _layout(spec)
+    dtype = np.dtype(str(spec["dtype"]))
+    steps = [f"{picture.width}x{picture.height} {picture.mode}"]
+    mode = _MODES[channels]
+    if picture.mode != mode:
+        picture = picture.convert(mode)
+        steps.append("grayscale" if mode == "L" else mode)
+    size = (width or picture.width, height or picture.height)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.BILINEAR)
+        steps.append(f"resized to {size[0]}x{size[1]}")
+    low, high = levels or ((0, 255) if dtype.kind in "iu" else (0, 1))
+    pixels = np.asarray(picture, np.float64) / 255 * (high - low) + low
+    steps.append(f"black to white as {low:g} to {high:g}")
+    if dtype.kind in "iu":
+        pixels = pixels.round()
+    if axis is not None:
+        pixels = pixels.reshape(size[1], size[0], channels)
+        if axis == 0:
+            pixels = pixels.transpose(2, 0, 1)
+            steps += ["HWC -> CHW"] if channels > 1 else []
+    steps.append(f"{dtype} {_shape(pixels.shape)}")
+    return Prepared(np.ascontiguousarray(pixels, dtype), tuple(steps))
+
+
+def _layout(spec: Spec) -> tuple[int, int | None, int | None, int | None]:
+    """Channels, height and width of an input, and the axis of the channels if it has one."""
+    shape = list(spec["shape"])
+    if len(shape) == 2:
+        return 1, shape[0], shape[1], None
+    if len(shape) == 3 and shape[0] in _MODES:
+        return shape[0], shape[1], shape[2], 0
+    if len(shape) == 3 and shape[2] in _MODES:
+        return shape[2], shape[0], shape[1], 2
+    raise InputProblem(
+        f"input {spec['name']!r} is {_spell(spec)}, which is no picture's shape; "
+        "give it a .npy file"
+    )
+
+
+def _shape(shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('*' if size is None else str(size) for size in shape)}]"
+
+
+def _spell(spec: Spec) -> str:
+    return f"{spec['dtype']} {_shape(spec['shape'])}"

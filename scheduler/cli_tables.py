@@ -1,0 +1,247 @@
+"""What the commands show: tables made of the answers of a box, without asking it anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from scheduler.core.outcomes import Outcome
+
+Answer = Mapping[str, Any]
+
+STYLES = {
+    "completed": "green",
+    "late": "yellow",
+    "infeasible": "cyan",
+    "overloaded": "cyan",
+    "expired": "red",
+    "unavailable": "red",
+    "failed": "red",
+}
+
+MEANINGS = {
+    "completed": "in time",
+    "late": "after the deadline, and wanted all the same",
+    "infeasible": "refused: no target could meet the deadline",
+    "overloaded": "refused: a limit was reached",
+    "expired": "admitted, and the deadline passed",
+    "cancelled": "the caller went away",
+    "unavailable": "no target was up",
+    "failed": "the runtime failed it",
+}
+
+
+def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines but under its head; the columns in `right` hold figures."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    figures = set(right)
+    for name in columns:
+        table.add_column(name, justify="right" if name in figures else "left")
+    return table
+
+
+# -- status
+
+
+def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
+    """A box at a glance.
+
+    Args:
+        status: Its answer.
+        rates: Requests per second by outcome since the last look; None on the first.
+    """
+    parts: list[RenderableType] = [_headline(status), Text(), _targets(status)]
+    if queues := [queue for queue in status.get("queues", []) if queue["requests"]]:
+        parts += [Text(), _queues(queues)]
+    parts += [Text(), _outcomes(status.get("outcomes", {}), rates)]
+    return Group(*parts)
+
+
+def _headline(status: Answer) -> Text:
+    policy = status.get("policy", {})
+    options = ", ".join(f"{key} {value}" for key, value in policy.items() if key != "name")
+    facts = [
+        f"laxity {status.get('version', '')}".strip(),
+        f"pid {status.get('pid', '?')}",
+        f"up {duration(status.get('uptime_s', 0))}",
+        f"policy {policy.get('name', '?')}" + (f" ({options})" if options else ""),
+        f"{status.get('held', 0)} held",
+    ]
+    line = Text(str(status.get("site", "?")), style="bold")
+    line.append("  " + " · ".join(facts), style="not bold")
+    if status.get("draining"):
+        line.append("  draining: it takes no new requests", style="bold yellow")
+    return line
+
+
+def _targets(status: Answer) -> RenderableType:
+    targets = status.get("targets", [])
+    if not targets:
+        return Text("No targets yet.", style="dim")
+    table = plain_table("target", "state", "runs", "pid", "what", right=("runs", "pid"))
+    for target in targets:
+        progress = target.get("progress", {})
+        ready = progress.get("text") == "ready"
+        style, word = ("green", "up") if target["up"] else ("red", "down")
+        what = "" if ready else str(progress.get("text", ""))
+        if not ready and progress.get("total"):
+            what += f"  {progress['done']}/{progress['total']}"
+        table.add_row(
+            target["id"],
+            Text(word, style=style),
+            str(target.get("runs", "")),
+            str(target.get("pid") or ""),
+            Text("ready" if ready else what, style="" if ready else "yellow"),
+        )
+    return table
+
+
+def _queues(queues: Sequence[Answer]) -> Table:
+    table = plain_table("queue", "variant", "waiting", right=("waiting",))
+    for queue in queues:
+        table.add_row(queue["model"], queue["variant"] or "any", f"{queue['requests']:,}")
+    return table
+
+
+def _outcomes(outcomes: Answer, rates: Answer | None) -> RenderableType:
+    total = sum(outcomes.values())
+    if not total:
+        return Text("No request has ended yet.", style="dim")
+    columns = ["outcome", "requests", "share", "per second", "meaning"]
+    if rates is None:
+        columns.remove("per second")
+    table = plain_table(*columns, right=("requests", "share", "per second"))
+    for outcome in Outcome:
+        count = outcomes.get(outcome.value, 0)
+        if count:
+            cells: list[RenderableType] = [
+                Text(outcome.value, style=STYLES.get(outcome.value, "")),
+                f"{count:,}",
+                percent(count / total),
+                Text(MEANINGS[outcome.value], style="dim"),
+            ]
+            if rates is not None:
+                cells.insert(3, f"{rates.get(outcome.value, 0.0):,.1f}")
+            table.add_row(*cells)
+    return table
+
+
+# -- models
+
+
+def models_view(models: Sequence[Answer], problems: Sequence[Answer]) -> RenderableType:
+    """What can be asked for, and how long it takes where."""
+    parts: list[RenderableType] = []
+    for model in models:
+        parts += [*_model(model), Text()]
+    if not models:
+        parts += [Text("No models yet.", style="dim"), Text()]
+    if problems:
+        parts.append(Text("Problems", style="bold red"))
+        parts += [
+            Text.assemble((f"{problem['device']}  {problem['model']}: "), problem["reason"])
+            for problem in problems
+        ]
+    elif parts:
+        parts.pop()
+    return Group(*parts)
+
+
+def _model(model: Answer) -> Iterator[RenderableType]:
+    title = Text(model["name"], style="bold")
+    if model.get("description"):
+        title.append(f"  {model['description']}", style="not bold dim")
+    yield title
+    yield Text(f"takes  {'; '.join(map(spell, model['inputs'])) or 'nothing'}")
+    yield Text(f"gives  {'; '.join(map(spell, model['outputs'])) or 'nothing'}")
+    figures = ("accuracy", "batch", "p50 ms", "p95 ms", "per second")
+    table = plain_table("variant", "target", "runtime", *figures, right=figures)
+    for variant in model["variants"]:
+        for target in variant["targets"]:
+            _add_target(table, variant["name"], target)
+        if not variant["targets"]:
+            table.add_row(variant["name"], Text("no target yet", style="yellow"))
+    yield table
+
+
+def _add_target(table: Table, variant: str, target: Answer) -> None:
+    latency = target["latency_ms"]
+    sizes = sorted(latency, key=int)
+    accuracy = "" if target["accuracy"] is None else percent(target["accuracy"])
+    for row, size in enumerate(dict.fromkeys((sizes[0], sizes[-1]))):
+        first = [variant, target["target"], target["runtime"], accuracy] if row == 0 else [""] * 4
+        measured = latency[size]
+        rate = int(size) * 1000 / measured["p50"]
+        table.add_row(
+            *first, size, figure(measured["p50"]), figure(measured["p95"]), f"{rate:,.0f}"
+        )
+
+
+# -- infer
+
+
+def outputs_view(outputs: Mapping[str, NDArray[Any]], top: int) -> Iterator[RenderableType]:
+    """Shape and most telling values of each output."""
+    for name, array in outputs.items():
+        line = Text(name, style="bold")
+        line.append(f"  {array.dtype} {list(array.shape)}", style="not bold")
+        yield line
+        ranked = top_values(array, top)
+        if not ranked:
+            yield Text("  empty", style="dim")
+            continue
+        scale = max(abs(value) for _, value in ranked) or 1.0
+        for index, value in ranked:
+            bar = "█" * round(24 * abs(value) / scale)
+            yield Text.assemble(f"  {index:>6}  {value:>10.4g}  ", (bar, "green"))
+
+
+def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float]]:
+    """The largest values with their places, the largest first; dimensions of 1 left out."""
+    flat = np.squeeze(array)
+    order = np.argsort(-flat.astype(np.float64), axis=None, kind="stable")[:count]
+    found = []
+    for place in order:
+        indices = np.unravel_index(place, flat.shape)
+        found.append((",".join(str(int(i)) for i in indices), float(flat[indices])))
+    return found
+
+
+# -- words
+
+
+def spell(spec: Answer) -> str:
+    """Name, dtype and shape of a tensor."""
+    shape = ", ".join("*" if size is None else str(size) for size in spec["shape"])
+    return f"{spec['name']} {spec['dtype']} [{shape}]"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage: never 100 % for what is not all, nor 0 % for what is something."""
+    if 0.999 <= share < 1:
+        return f"{int(share * 10000) / 100:.2f} %"
+    return f"{100 * share:.1f} %"
+
+
+def figure(value: float) -> str:
+    """A number with three significant digits, and no more than are before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: `45 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    left = int(seconds)
+    parts: list[str] = []
+    for size, unit in units:
+        count, left = divmod(left, size)
+        if count or (parts and len(parts) < 2):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"

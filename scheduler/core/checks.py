@@ -1,0 +1,60 @@
+"""What can't be: events that contradict what is known, decisions that can't be carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Event,
+    Submitted,
+    TargetDown,
+    TargetReport,
+)
+from scheduler.core.ledger import Ledger, Record
+from scheduler.core.policy import Place
+from scheduler.core.targets import Run, TargetState
+
+
+def event_problem(
+    event: Event, ledger: Ledger, runs: Mapping[int, Run], targets: Mapping[str, TargetState]
+) -> str | None:
+    """Why an event can't have happened; None if it can."""
+    match event:
+        case Submitted():
+            last_id = ledger.last_id
+            for request in event.requests:
+                if request.id <= last_id:
+                    return f"request {request.id} came after {last_id}"
+                last_id = request.id
+        case BatchDone() | BatchFailed() if event.run_id not in runs:
+            return f"run {event.run_id} is not known or has ended before"
+        case TargetDown() | TargetReport() if event.target_id not in targets:
+            return f"target {event.target_id!r} is not known"
+    return None
+
+
+def place_problem(
+    place: Place, target: TargetState | None, records: Mapping[int, Record]
+) -> tuple[str, int | None] | None:
+    """Why a batch can't be placed, and which request is to blame if one is; None if it can."""
+    if target is None or not target.has_slot():
+        return "the target has no free slot", None
+    if place.offer not in target.offers.get(place.offer.model, ()):
+        return "the target does not offer that variant", None
+    sizes = target.curve(place.offer).batch_sizes
+    if len(place.requests) not in sizes:
+        return f"batch sizes there are {sizes}", None
+    for request in place.requests:
+        record = records.get(request.id)
+        if record is None or not record.queued or record.request is not request:
+            return f"request {request.id} is not queued", request.id
+    kind = place.requests[0].kind
+    if any(request.kind != kind for request in place.requests):
+        return "a batch holds requests of one class", None
+    if len({request.id for request in place.requests}) < len(place.requests):
+        return "a batch holds each request once", None
+    if place.offer not in target.usable(kind):
+        return "the class does not accept that variant", None
+    return None

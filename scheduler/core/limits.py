@@ -1,0 +1,23 @@
+"""What one scheduler holds at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one scheduler holds at most.
+
+    Attributes:
+        requests: Accepted requests that have not ended, queued and running.
+        bytes: The memory of their tensors.
+        attempts: How often one request is executed before it counts as failed; once more where
+            the last of them was shared, since another item of the batch may be to blame.
+        story_entries: How many events and commands are remembered for `story`.
+    """
+
+    requests: int = 10_000
+    bytes: int = 1 << 30
+    attempts: int = 2
+    story_entries: int = 20_000

@@ -1,0 +1,114 @@
+"""What the header of an `infer` message asks for, and whether that makes sense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestClass
+from scheduler.daemon.catalog import Catalog, checked_class
+from scheduler.errors import InvalidInput
+from scheduler.wire import Body, Header, body_bytes, pack_tensors, unpack_tensors
+
+_REMEMBERED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RequestShape:
+    """A request's tensors, apart from their values.
+
+    Attributes:
+        kind: The request's class.
+        has_batch: Whether they have a leading batch dimension of 1, as the answer then has too.
+        names: The inputs in the signature's order.
+        in_order: Whether the request has them in that order.
+        size: What they take in the body, in bytes.
+        specs: `[name, dtype, shape]` of one item, in the request's order.
+    """
+
+    kind: RequestClass
+    has_batch: bool
+    names: tuple[str, ...]
+    in_order: bool
+    size: int
+    specs: list[list[Any]]
+
+
+class RequestShapes:
+    """Checks what requests bring against the models; the same question is asked only once."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Remembers nothing yet."""
+        self._catalog = catalog
+        self._known: dict[Any, RequestShape] = {}
+
+    def of(self, header: Header) -> RequestShape:
+        """What a request's model and tensors come to.
+
+        Raises:
+            InvalidInput: The model or its tensors are not right.
+        """
+        model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
+        try:
+            key = (model, variant, *((n, d, *s) for n, d, s in specs or ()))
+            if (known := self._known.get(key)) is not None:
+                return known
+        except (TypeError, ValueError):
+            key = None  # malformed; what follows says how
+        card = self._catalog.card(model, variant)
+        size = body_bytes(specs)
+        given: list[list[Any]] = specs or []
+        kind, has_batch = checked_class(card, variant, given)
+        names = tuple(spec.name for spec in card.signature.inputs)
+        items = [[n, d, s[1:]] for n, d, s in given] if has_batch else given
+        ordered = [n for n, _, _ in given] == list(names)
+        shape = RequestShape(kind, has_batch, names, ordered, size, items)
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[key] = shape
+        return shape
+
+
+def in_order(names: Sequence[str], specs: Any, body: Body) -> tuple[list[list[Any]], Body]:
+    """The tensors in the order of the model's signature.
+
+    Raises:
+        InvalidInput: The body is not what the specs say.
+    """
+    tensors = unpack_tensors(specs, body)
+    ordered, buffers = pack_tensors({name: tensors[name] for name in names})
+    return ordered, memoryview(b"".join(buffers))
+
+
+def id_of(header: Header) -> int:
+    """The id of a message.
+
+    Raises:
+        InvalidInput: It is not an integer.
+    """
+    client_id = header.get("id")
+    if type(client_id) is not int:
+        raise InvalidInput(f"id is an integer that the client chooses, not {client_id!r}")
+    return client_id
+
+
+def urgency(header: Header) -> tuple[int, float, bool]:
+    """Priority, weight, and whether a late result is welcome.
+
+    Raises:
+        InvalidInput: One is out of its range.
+    """
+    priority = header.get("priority", DEFAULT_PRIORITY)
+    if type(priority) is not int or not 0 <= priority <= LOWEST_PRIORITY:
+        raise InvalidInput(
+            f"priority is an integer from 0 (first) to {LOWEST_PRIORITY}, not {priority!r}"
+        )
+    weight = header.get("weight", 1.0)
+    if type(weight) not in (int, float) or not 0 < weight < math.inf:
+        raise InvalidInput(f"weight is a finite number above 0, not {weight!r}")
+    late = header.get("late", False)
+    if type(late) is not bool:
+        raise InvalidInput(f"late is true or false, not {late!r}")
+    return priority, float(weight), late

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.e2e.running_agent import RunningAgent
+from tests.workers.onnx_models import constant, gather, model, relu, save, tensor, two_by_two
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "/e2e/" in item.path.as_posix():
+            item.add_marker(pytest.mark.e2e)
+
+
+def slow(width: int = 512, layers: int = 16) -> onnx.ModelProto:
+    """Some tens of milliseconds of matrix products on one core, whatever the input."""
+    weights = constant("w", np.eye(width, dtype=np.float32))
+    nodes, last = [helper.make_node("Expand", ["x", "shape"], ["h0"])], "h0"
+    for layer in range(1, layers + 1):
+        nodes.append(helper.make_node("MatMul", [last, "w"], [f"h{layer}"]))
+        last = f"h{layer}"
+    nodes.append(helper.make_node("ReduceMax", [last], ["y"], axes=[1, 2], keepdims=0))
+    ends = [tensor("x", "float32", ["N", 1, 1])], [tensor("y", "float32", ["N"])]
+    shape = constant("shape", np.array([1, width, width]))
+    return model(nodes, *ends, [weights, shape])
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of small models, one of them slow and without batches."""
+    root = tmp_path_factory.mktemp("models")
+    save(relu(), root / "relu/1/model.onnx")
+    save(two_by_two(), root / "pair/1/model.onnx")
+    save(gather(), root / "gather/model.onnx")
+    (root / "gather/model.yaml").write_text(
+        "variants: {only: {file: model.onnx}}\nruntimes: [onnxruntime]\n"
+    )
+    save(slow(), root / "slow/model.onnx")
+    (root / "slow/model.yaml").write_text("variants: {only: {file: model.onnx}}\nmax_batch: 1\n")
+    (root / "broken/1").mkdir(parents=True)
+    (root / "broken/1/model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    return root
+
+
+@pytest.fixture(scope="session")
+def shared_agent(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """An agent for tests that leave it as they found it."""
+    agent = RunningAgent(tmp_path_factory.mktemp("agent"), models)
+    yield agent
+    try:
+        assert agent.stop() == 0
+        assert agent.left_over() == []
+    finally:
+        agent.close()

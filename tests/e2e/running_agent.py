@@ -1,0 +1,102 @@
+"""A real agent in a process of its own, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+_MARK = "LAXITY_TEST_RUN"
+
+
+class RunningAgent:
+    """`edge_agent` as a user would start it, ready to serve.
+
+    Args:
+        folder: For its configuration, socket and state.
+        models: The model repository.
+        settings: More keys of the configuration.
+    """
+
+    def __init__(self, folder: Path, models: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.url = f"unix://{folder}/s.sock"
+        self.config_file = folder / "edge.yaml"
+        self.settings = {
+            "listen": {"native": self.url},
+            "models": str(models),
+            "state_dir": str(folder / "state"),
+            "log": {"format": "json"},
+            **settings,
+        }
+        self.write_config()
+        self._run = uuid.uuid4().hex
+        self.lines: list[str] = []
+        self._ready = threading.Event()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "edge_agent", "--config", str(self.config_file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, _MARK: self._run},
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        if not self._ready.wait(90) or self.process.poll() is not None:
+            self.close()
+            raise AssertionError("the agent did not get ready:\n" + "".join(self.lines))
+
+    def write_config(self, **changes: Any) -> None:
+        self.settings.update(changes)
+        self.config_file.write_text(yaml.safe_dump(self.settings))
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if line.startswith("Ready."):
+                self._ready.set()
+        self._ready.set()
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that was started, directly or not, by this agent, and itself."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_MARK) == self._run and process.status() != "zombie":
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def pid_of(self, actor: str) -> int:
+        """The process of a Ray actor, e.g. `WorkerProcess`."""
+        return next(p.pid for p in self.processes() if f"ray::{actor}" in " ".join(p.cmdline()))
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def left_over(self) -> list[str]:
+        """What still runs some seconds after the agent ended."""
+        _, alive = psutil.wait_procs(self.processes(), timeout=15)
+        return [" ".join(process.cmdline()) for process in alive]
+
+    def close(self) -> None:
+        """Ends whatever is left, whatever happened."""
+        for process in self.processes():
+            process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()

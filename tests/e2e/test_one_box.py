@@ -1,0 +1,164 @@
+"""A request's whole way: client, socket, scheduler actor, worker actor, a real runtime."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler import (
+    Client,
+    DeadlineExpired,
+    DeadlineInfeasible,
+    ExecutionFailed,
+    InvalidInput,
+    ModelNotFound,
+)
+from tests.e2e.running_agent import RunningAgent
+
+SLOW = {"x": np.ones((1, 1), np.float32)}
+
+
+@pytest.fixture
+def client(shared_agent: RunningAgent):
+    with Client(shared_agent.url) as client:
+        yield client
+
+
+def latency_ms(client: Client, model: str) -> float:
+    described = {m["name"]: m for m in client.models()["models"]}[model]
+    return float(described["variants"][0]["targets"][0]["latency_ms"]["1"]["p50"])
+
+
+def test_a_result_holds_outputs_and_how_it_went(client: Client) -> None:
+    x = np.array([-1.0, 0.0, 2.0], np.float32)
+    result = client.infer("relu", {"x": x}, deadline_ms=1000)
+    np.testing.assert_array_equal(result["y"], [0.0, 0.0, 2.0])
+    assert (result.outcome, result.target, result.late) == ("completed", "cpu:0", False)
+    assert result.runtime in ("openvino", "onnxruntime")
+    timing = result.timing
+    parts = timing.queue_ns + timing.transfer_ns + timing.execute_ns
+    assert 0 < parts == timing.total_ns
+
+
+def test_inputs_may_come_in_any_order_and_with_a_batch_dimension(client: Client) -> None:
+    a, b = np.arange(3, dtype=np.float32), np.full(3, 10, np.int32)
+    for inputs in ({"a": a, "b": b}, {"b": b, "a": a}):
+        result = client.infer("pair", inputs, deadline_ms=1000)
+        np.testing.assert_array_equal(result["sum"], [10, 11, 12])
+        assert result["total"] == pytest.approx(3.0)
+    batched = client.infer("pair", {"b": b[None], "a": a[None]}, deadline_ms=1000)
+    assert (batched["sum"].shape, batched["total"].shape) == ((1, 3), (1,))
+
+
+def test_requests_are_served_in_the_order_of_their_deadlines(client: Client) -> None:
+    one_ms = latency_ms(client, "slow")
+    order: list[str] = []
+    done = threading.Barrier(2, timeout=60)
+
+    def note(name: str):
+        def add(_future: object) -> None:
+            order.append(name)
+            if len(order) == 5:
+                done.wait()
+
+        return add
+
+    budgets = {"blocker": 100, "d": 90, "b": 70, "c": 80, "a": 60}
+    for name, runs in budgets.items():
+        future = client.submit("slow", SLOW, deadline_ms=runs * one_ms)
+        future.add_done_callback(note(name))
+    done.wait()
+    # The first came to an idle device, and the second may wait ahead of the others at its worker.
+    assert order[0] == "blocker"
+    assert [name for name in order if name in "abc"] == ["a", "b", "c"]
+    assert order.index("d") in (1, 4)
+
+
+def test_an_impossible_deadline_is_refused_with_a_counter_offer_that_holds(client: Client) -> None:
+    one_ms = latency_ms(client, "slow")
+    with pytest.raises(DeadlineInfeasible) as refusal:
+        client.infer("slow", SLOW, deadline_ms=one_ms / 4)
+    earliest_ms = refusal.value.earliest_ms
+    assert earliest_ms is not None
+    assert earliest_ms > one_ms / 4
+    assert refusal.value.detail["stage"] == "refused"
+    # The offer holds for the scheduler; twice of it leaves room for a busy machine.
+    result = client.infer("slow", SLOW, deadline_ms=2 * earliest_ms + 100)
+    assert result.outcome == "completed"
+
+
+def test_overload_is_refused_or_in_time_and_never_late(client: Client) -> None:
+    one_ms = latency_ms(client, "slow")
+    futures = [client.submit("slow", SLOW, deadline_ms=8 * one_ms) for _ in range(40)]
+    outcomes = {"in time": 0, "no": 0}
+    for future in futures:
+        try:
+            assert not future.result().late
+            outcomes["in time"] += 1
+        except (DeadlineInfeasible, DeadlineExpired):
+            outcomes["no"] += 1
+    assert outcomes["in time"] >= 1
+    assert outcomes["no"] >= 20
+    assert client.infer("relu", {"x": np.ones(3, np.float32)}, deadline_ms=1000)
+
+
+def test_a_late_result_comes_only_if_it_was_asked_for(client: Client) -> None:
+    one_ms = latency_ms(client, "slow")
+    result = client.infer("slow", SLOW, deadline_ms=one_ms / 2, accept_late=True)
+    assert result.late
+    assert result.outcome == "late"
+
+
+def test_one_bad_item_fails_alone(client: Client) -> None:
+    good, bad = {"index": np.array(1)}, {"index": np.array(99)}
+    futures = [
+        client.submit("gather", bad if i == 7 else good, deadline_ms=5000) for i in range(16)
+    ]
+    for i, future in enumerate(futures):
+        if i == 7:
+            with pytest.raises(ExecutionFailed, match="indices"):
+                future.result()
+        else:
+            np.testing.assert_array_equal(future.result()["row"], [2.0, 3.0])
+
+
+def test_a_cancelled_request_is_not_answered(client: Client) -> None:
+    futures = [client.submit("slow", SLOW, deadline_ms=60_000) for _ in range(3)]
+    client.cancel(futures[2])
+    with pytest.raises(CancelledError):
+        futures[2].result()
+    assert all(future.result() for future in futures[:2])
+
+
+def test_wrong_input_is_named_with_what_would_be_right(client: Client) -> None:
+    x = np.ones(3, np.float32)
+    wrong: list[tuple[str, dict[str, Any], type[InvalidInput], str]] = [
+        ("rellu", {"x": x}, ModelNotFound, "did you mean 'relu'"),
+        ("relu", {"z": x}, InvalidInput, "takes x"),
+        ("relu", {"x": x.astype(np.float64)}, InvalidInput, "is float32, not float64"),
+        ("relu", {"x": np.ones(4, np.float32)}, InvalidInput, r"has shape \[3\], not \[4\]"),
+        ("relu", {"x": np.ones((2, 3), np.float32)}, InvalidInput, "one item"),
+    ]
+    for model, inputs, error, message in wrong:
+        with pytest.raises(error, match=message):
+            client.infer(model, inputs, deadline_ms=100)
+    with pytest.raises(ModelNotFound, match="variant 'best'"):
+        client.infer("relu", {"x": x}, deadline_ms=100, variant="best")
+
+
+def test_what_cannot_be_served_is_said(client: Client) -> None:
+    problems = {p["model"]: p["reason"] for p in client.models()["problems"]}
+    assert "LFS" in problems["broken"]
+    status = client.status()
+    assert [target["up"] for target in status["targets"]] == [True]
+    assert status["policy"]["name"] == "goodput"
+
+
+def test_frames_are_answered_in_their_order(client: Client) -> None:
+    frames = [np.full(3, i, np.float32) for i in range(50)]
+    answers = client.map("relu", frames, deadline_ms=5000)
+    assert [result["y"][0] for result in answers] == list(range(50))

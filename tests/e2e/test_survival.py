@@ -1,0 +1,178 @@
+"""Processes are killed under load: each request ends once, service returns, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler import Client, RequestEnded, Result
+from tests.e2e.running_agent import RunningAgent
+
+X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
+
+
+@pytest.fixture
+def agent(models: Path, tmp_path: Path) -> Iterator[RunningAgent]:
+    agent = RunningAgent(tmp_path, models)
+    yield agent
+    agent.close()
+
+
+class Load:
+    """Requests without end from a thread, with a record of each one's ending."""
+
+    def __init__(self, url: str, deadline_ms: float = 500) -> None:
+        self._client = Client(url)
+        self._deadline_ms = deadline_ms
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.sent = 0
+        self.endings: Counter[str] = Counter()
+        self.last_result_s = 0.0
+        self.unexpected: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pace = threading.Semaphore(32)
+        while not self._stop.is_set():
+            pace.acquire()
+            future = self._client.submit("relu", X, deadline_ms=self._deadline_ms)
+            self.sent += 1
+            future.add_done_callback(self._note)
+            future.add_done_callback(lambda _: pace.release())
+
+    def _note(self, future: Future[Result]) -> None:
+        with self._lock:
+            try:
+                result = future.result()
+                assert not result.late
+                self.endings["result"] += 1
+                self.last_result_s = time.monotonic()
+            except (RequestEnded, CancelledError) as error:
+                self.endings[type(error).__name__] += 1
+            except BaseException as error:
+                self.unexpected.append(error)
+
+    def wait_for_result_after(self, moment_s: float, timeout_s: float = 30) -> float:
+        """How long after a moment the next result came."""
+        end_s = time.monotonic() + timeout_s
+        while self.last_result_s <= moment_s:
+            assert time.monotonic() < end_s, f"no result for {timeout_s} s: {self.endings}"
+            threading.Event().wait(0.005)
+        return self.last_result_s - moment_s
+
+    def finish(self) -> None:
+        """Stops, waits for every ending and checks that each request had exactly one."""
+        self._stop.set()
+        self._thread.join()
+        end_s = time.monotonic() + 30
+        while sum(self.endings.values()) < self.sent and time.monotonic() < end_s:
+            threading.Event().wait(0.01)
+        self._client.close()
+        assert self.unexpected == []
+        assert sum(self.endings.values()) == self.sent
+
+
+@pytest.mark.parametrize("actor", ["WorkerProcess", "SchedulerProcess"])
+def test_a_killed_actor_comes_back_and_every_request_ends_once(
+    agent: RunningAgent, actor: str
+) -> None:
+    load = Load(agent.url)
+    load.wait_for_result_after(0)
+    os.kill(agent.pid_of(actor), signal.SIGKILL)
+    killed_s = time.monotonic()
+    # Results that were on their way at the kill are none of the new process.
+    threading.Event().wait(0.2)
+    back_s = load.wait_for_result_after(max(load.last_result_s, killed_s))
+    print(f"{actor} was back after {back_s:.1f} s")
+    load.finish()
+    assert load.endings["result"] > 0
+    assert agent.stop() == 0
+    assert agent.left_over() == []
+
+
+CLIENT_SCRIPT = """
+import sys
+import numpy as np
+from scheduler import Client
+client = Client(sys.argv[1])
+x = {"x": np.ones((1, 1), np.float32)}
+futures = [client.submit("slow", x, deadline_ms=60_000) for _ in range(8)]
+futures[0].result()
+print("going", flush=True)
+futures[7].result()
+"""
+
+
+def test_a_killed_client_leaves_nothing_behind_and_others_notice_nothing(
+    agent: RunningAgent,
+) -> None:
+    load = Load(agent.url, deadline_ms=5000)
+    command = [sys.executable, "-c", CLIENT_SCRIPT, agent.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == b"going\n"
+        victim.kill()
+    with Client(agent.url) as client:
+        while (status := client.status())["outcomes"]["cancelled"] == 0:
+            threading.Event().wait(0.01)
+        assert sum(queue["requests"] for queue in status["queues"] if queue["model"] == "slow") == 0
+    load.finish()
+    assert set(load.endings) == {"result"}
+
+
+def test_the_agent_drains_what_it_accepted_and_leaves_no_process(agent: RunningAgent) -> None:
+    with Client(agent.url) as client:
+        slow = {"x": np.ones((1, 1), np.float32)}
+        futures = [client.submit("slow", slow, deadline_ms=30_000) for _ in range(6)]
+        futures[0].result()
+        status = agent.stop()
+        assert [future.result().outcome for future in futures] == ["completed"] * 6
+    assert status == 0
+    assert agent.left_over() == []
+    assert not Path(agent.url.removeprefix("unix://")).exists()
+
+
+def test_no_process_outlives_a_killed_agent(agent: RunningAgent) -> None:
+    assert len(agent.processes()) > 3
+    agent.process.kill()
+    agent.process.wait()
+    assert agent.left_over() == []
+
+
+def test_a_policy_swap_in_the_file_loses_no_request(agent: RunningAgent) -> None:
+    load = Load(agent.url)
+    with Client(agent.url) as client:
+        for name in ("edf", "fcfs", "goodput"):
+            agent.write_config(policy={"name": name})
+            while client.status()["policy"]["name"] != name:
+                threading.Event().wait(0.01)
+        agent.write_config(policy={"name": "no-such-policy"})
+        while not any("configuration not taken over" in line for line in agent.lines):
+            threading.Event().wait(0.01)
+        assert client.status()["policy"]["name"] == "goodput"
+    load.finish()
+    assert load.endings["result"] > 0
+
+
+def test_a_second_agent_is_refused_and_says_why(agent: RunningAgent, tmp_path: Path) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "edge_agent", "--config", str(agent.config_file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert second.returncode == 1
+    assert "another agent" in second.stderr

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from workers.crash_guard import FORGET_AFTER_S, MAX_DEATHS, CrashGuard
+
+DIES = """
+import os, sys
+from pathlib import Path
+from workers.crash_guard import CrashGuard
+with CrashGuard(Path(sys.argv[1])).watch("model"):
+    os.abort()
+"""
+
+
+@pytest.fixture
+def guard(tmp_path):
+    return CrashGuard(tmp_path)
+
+
+def die(folder) -> None:
+    subprocess.run([sys.executable, "-c", DIES, folder], check=False, stderr=subprocess.DEVNULL)
+
+
+def test_what_the_process_keeps_dying_of_is_not_tried_again(guard, tmp_path):
+    for _ in range(MAX_DEATHS):
+        assert guard.verdict("model") is None
+        die(tmp_path)
+
+    assert guard.verdict("another model") is None
+    verdict = guard.verdict("model")
+    assert verdict is not None
+    assert "the worker died 3 times" in verdict
+    assert str(tmp_path / "model") in verdict
+
+
+def test_an_attempt_that_ends_clears_its_deaths(guard, tmp_path):
+    die(tmp_path)
+    die(tmp_path)
+    with guard.watch("model"):
+        pass
+    die(tmp_path)
+
+    assert guard.verdict("model") is None
+
+
+def test_an_exception_is_no_death(guard, tmp_path):
+    with pytest.raises(ValueError, match="bad model"), guard.watch("model"):
+        raise ValueError("bad model")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_deaths_are_forgotten_after_a_while(tmp_path):
+    (tmp_path / "model").write_text("3")
+    os.utime(tmp_path / "model", (1000, 1000))
+
+    soon = CrashGuard(tmp_path, lambda: 1000 + FORGET_AFTER_S - 1)
+    late = CrashGuard(tmp_path, lambda: 1000 + FORGET_AFTER_S + 1)
+
+    assert soon.verdict("model") is not None
+    assert late.verdict("model") is None
+
+
+def test_a_file_cut_short_counts_nothing(guard, tmp_path):
+    (tmp_path / "model").write_text("")
+
+    assert guard.verdict("model") is None

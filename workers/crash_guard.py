@@ -1,0 +1,65 @@
+"""Remember what the process died of, so that one model cannot kill its worker for ever.
+
+A library that crashes takes the process along, and nothing is left to report it. So what is
+about to be tried is written down before, and struck out after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+MAX_DEATHS = 3
+"""So many deaths in the same attempt are not chance, such as a box being switched off."""
+
+FORGET_AFTER_S = 3600.0
+"""Seconds after the latest death from which on the attempt is made again."""
+
+
+class CrashGuard:
+    """Counts, in a folder, the attempts that the process did not survive."""
+
+    def __init__(self, directory: Path, wall_clock_s: Callable[[], float] = time.time) -> None:
+        """Use a folder, which is made if absent, and the clock that file times are of."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._wall_clock_s = wall_clock_s
+
+    def verdict(self, key: str) -> str | None:
+        """Why an attempt must not be made now, or None."""
+        deaths = self._deaths(key)
+        if deaths < MAX_DEATHS:
+            return None
+        return (
+            f"the worker died {deaths} times while trying it; it is tried again an hour after "
+            f"the last time, or once {self._directory / key} is deleted"
+        )
+
+    @contextlib.contextmanager
+    def watch(self, key: str) -> Iterator[None]:
+        """Count a death if the process ends within the block, and none if an exception leaves it.
+
+        Args:
+            key: Names the attempt; valid as a file name.
+        """
+        path = self._directory / key
+        # A full or read-only disk is no reason to serve nothing.
+        with contextlib.suppress(OSError):
+            path.write_text(str(self._deaths(key) + 1), encoding="ascii")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _deaths(self, key: str) -> int:
+        path = self._directory / key
+        try:
+            if self._wall_clock_s() - path.stat().st_mtime > FORGET_AFTER_S:
+                return 0
+            return int(path.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            # A file cut short by the very death it was to count says nothing.
+            return 0
