@@ -1,0 +1,211 @@
+"""The link to a worker beside a Ray Compiled Graph: latency, and what an idle worker costs.
+
+    python -m benchmarks.worker_link --json FILE
+
+Both are driven from a uvloop loop, as the scheduler does, one batch at a time: 64 bytes and
+600 KB in, 4 bytes out. `idle_cpu_percent` is what the worker's process takes of a core while it
+has nothing to do; `waiting_cpu_percent` is what the scheduler's side takes while a batch of half a
+second runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import queue
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import uvloop
+
+from scheduler.core.commands import Dispatch
+from scheduler.daemon.link import WorkerLink
+from workers.link import LinkServer
+
+SIZES = {"small": 16, "large": 150_000}
+WARM_UP = 300
+REPEATS = 3_000
+IDLE_S = 2.0
+BUSY_S = 0.5
+
+Step = Callable[[int], Awaitable[Any]]
+"""Sends one batch of that many float32 and waits for the answer."""
+
+
+class FirstElement:
+    """A host whose model gives the first element of its input; `busy` takes its time over it."""
+
+    def run(self, model: str, _variant: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One output for each item."""
+        if model == "busy":
+            time.sleep(BUSY_S)
+        return [{"y": item["x"][:1]} for item in items]
+
+
+async def medians_us(step: Step) -> dict[str, float]:
+    """The median of a step for each size, in microseconds."""
+    found = {}
+    for name, size in SIZES.items():
+        seconds = []
+        for _ in range(WARM_UP + REPEATS):
+            start = time.perf_counter()
+            await step(size)
+            seconds.append(time.perf_counter() - start)
+        found[f"{name}_p50_us"] = statistics.median(seconds[WARM_UP:]) * 1e6
+    return found
+
+
+def cpu_percent(pid: int, seconds: float) -> float:
+    """What a process takes of one core over some time, in percent."""
+    process = psutil.Process(pid)
+    before = sum(process.cpu_times()[:2])
+    time.sleep(seconds)
+    return 100 * (sum(process.cpu_times()[:2]) - before) / seconds
+
+
+class Listener:
+    """Hears a link and resolves the future of the batch in flight."""
+
+    def __init__(self) -> None:
+        self.connected = asyncio.Event()
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def on_connected(self, _device: str) -> None:
+        self.connected.set()
+
+    def on_done(self, _run: int, results: list[Any], _execute_ns: int) -> None:
+        self.answer.set_result(results)
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def serve_link(path: Path) -> None:
+    """A worker's process."""
+    LinkServer(path, FirstElement()).serve_forever()
+
+
+async def through_link(path: Path, pid: int) -> dict[str, float]:
+    """Figures of `workers.link`."""
+    loop = asyncio.get_running_loop()
+    listener = Listener()
+    link = WorkerLink("cpu:0", path, listener)  # type: ignore[arg-type]
+    keeping = loop.create_task(link.keep_connected())
+    await listener.connected.wait()
+    bodies = {size: memoryview(bytes(4 * size)) for size in SIZES.values()}
+    latest_ns = time.monotonic_ns() + 10**12
+
+    async def step(size: int, model: str = "first") -> None:
+        listener.answer = loop.create_future()
+        dispatch = Dispatch(1, "cpu:0", model, "v", (1,), latest_ns, "")
+        link.run(dispatch, [["x", "float32", [size]]], [bodies[size]])
+        await listener.answer
+
+    found = await medians_us(step)
+    found["idle_cpu_percent"] = await asyncio.to_thread(cpu_percent, pid, IDLE_S)
+    before = time.process_time()
+    await step(SIZES["small"], "busy")
+    found["waiting_cpu_percent"] = 100 * (time.process_time() - before) / BUSY_S
+    keeping.cancel()
+    link.close()
+    return found
+
+
+def measure_link() -> dict[str, float]:
+    """A worker's end of the link in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        worker = multiprocessing.get_context("spawn").Process(target=serve_link, args=(path,))
+        worker.start()
+        try:
+            assert worker.pid is not None
+            return uvloop.run(through_link(path, worker.pid))
+        finally:
+            worker.kill()
+            worker.join()
+
+
+async def through_graph(graph: Any, pid: int) -> dict[str, float]:
+    """Figures of a compiled graph, its blocking `get` in a thread beside the loop."""
+    import ray
+
+    loop = asyncio.get_running_loop()
+    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def collect() -> None:
+        while (entry := waiting.get()) is not None:
+            reference, future = entry
+            loop.call_soon_threadsafe(future.set_result, ray.get(reference))
+
+    collector = threading.Thread(target=collect)
+    collector.start()
+
+    async def step(size: int, model: str = "first") -> None:
+        future = loop.create_future()
+        waiting.put((graph.execute((model, bytes(4 * size))), future))
+        await future
+
+    found = await medians_us(step)
+    found["idle_cpu_percent"] = await asyncio.to_thread(cpu_percent, pid, IDLE_S)
+    before = time.process_time()
+    await step(SIZES["small"], "busy")
+    found["waiting_cpu_percent"] = 100 * (time.process_time() - before) / BUSY_S
+    waiting.put(None)
+    collector.join()
+    return found
+
+
+def measure_graph() -> dict[str, float]:
+    """A Ray actor behind a compiled graph; bytes go through it faster than arrays."""
+    import os
+
+    import ray
+    from ray.dag import InputNode
+
+    @ray.remote(num_cpus=0)
+    class Worker:
+        def run(self, batch: tuple[str, bytes]) -> bytes:
+            model, body = batch
+            if model == "busy":
+                time.sleep(BUSY_S)
+            return np.frombuffer(body, np.float32)[:1].tobytes()
+
+        def pid(self) -> int:
+            return os.getpid()
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        worker = Worker.remote()
+        pid = ray.get(worker.pid.remote())
+        with InputNode() as batch:
+            bound = worker.run.bind(batch)
+        graph = bound.experimental_compile(_buffer_size_bytes=2_000_000)
+        return uvloop.run(through_graph(graph, pid))
+    finally:
+        ray.shutdown()
+
+
+def main() -> None:
+    """Measures, prints a table and writes the file."""
+    parser = argparse.ArgumentParser(description="the link to a worker beside a compiled graph")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    arguments = parser.parse_args()
+    found = {"link": measure_link(), "compiled_graph": measure_graph()}
+    print(f"{'':22}" + "".join(f"{contender:>18}" for contender in found))
+    for key in found["link"]:
+        print(f"{key:22}" + "".join(f"{figures[key]:18.1f}" for figures in found.values()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
