@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import ray
 import structlog
+import watchfiles
 from ray.exceptions import RayActorError
 
 from edge_agent.cluster import Cluster
@@ -56,6 +58,7 @@ class Agent:
         _check(config, self.devices, hardware)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(config.state_dir)
+        self._stopping = threading.Event()
         self._run_dir = make_run_dir()
         self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
         try:
@@ -88,6 +91,19 @@ class Agent:
             self.addresses: list[str] = ray.get(self.scheduler.addresses.remote())
         except RayActorError as error:
             raise AgentError(_cause(error)) from None
+
+        if config_file is not None:
+            threading.Thread(target=self._watch, args=(config_file,), daemon=True).start()
+
+    def _watch(self, config_file: Path) -> None:
+        """Has the scheduler read the configuration again whenever its file changed."""
+        # The folder, because editors replace files rather than write to them.
+        for changes in watchfiles.watch(
+            config_file.parent, debounce=100, stop_event=self._stopping, raise_interrupt=False
+        ):
+            if any(Path(path).name == config_file.name for _, path in changes):
+                with contextlib.suppress(RayActorError):  # it reads the file when it is back
+                    ray.get(self.scheduler.reload.remote())
 
     def status(self) -> dict[str, Any]:
         """What the scheduler says of itself and its targets."""
@@ -139,6 +155,7 @@ class Agent:
 
     def stop(self) -> None:
         """Ends every process, at once."""
+        self._stopping.set()
         for actor in (self.scheduler, *self.workers.values()):
             with contextlib.suppress(RayActorError):
                 ray.kill(actor, no_restart=True)
@@ -157,8 +174,8 @@ def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware
         raise AgentError(str(error)) from None
     if not config.models.is_dir():
         raise AgentError(
-            f"the model repository {config.models} is not a folder; name one under 'models' "
-            "in the configuration"
+            f"the model repository {config.models} is not a folder; name one with --models or "
+            "under 'models' in the configuration (to just look around: laxity demo)"
         )
     usable = set(hardware.cpu.usable)
     for device in devices:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar, cast
 import ray
 import structlog
 import uvloop
-import watchfiles
 
 from policies import make_policy
 from scheduler.config import (
@@ -47,7 +46,7 @@ class SchedulerProcess:
 
     Args:
         config: The box's configuration.
-        config_file: Where it came from, to be watched for changes; None if nowhere.
+        config_file: Where it came from, for `reload`; None if nowhere.
         links: The unix socket of each device's worker.
         cores: The CPU cores to run on; empty leaves that to the system.
     """
@@ -69,16 +68,13 @@ class SchedulerProcess:
         if cores:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, cores)
-        self._config = config
-        if config_file is not None:
-            # A scheduler that Ray brought back begins with what the file says by now.
-            self._config = _reloaded(config, config_file)
+        self._config_file = config_file
+        # A scheduler that Ray brought back begins with what the file says by now.
+        self._config = _reloaded(config, config_file)
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True).start()
         self._wait(self._open(links))
-        if config_file is not None:
-            asyncio.run_coroutine_threadsafe(self._watch(config_file), self._loop)
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
@@ -90,6 +86,10 @@ class SchedulerProcess:
     def status(self) -> dict[str, Any]:
         """What the box is doing; the answer to `status` at every door."""
         return self._wait(self._status())
+
+    def reload(self) -> None:
+        """Takes over what the configuration file says by now and can be changed while running."""
+        self._wait(self._reload())
 
     def drain(self, seconds: float) -> int:
         """Admits nothing more and waits for what is held; how many had to be cancelled."""
@@ -131,15 +131,11 @@ class SchedulerProcess:
         os.chmod(address.path, 0o600)
         return server
 
-    async def _watch(self, config_file: Path) -> None:
-        """Takes over what can be changed while running, whenever the file changes."""
-        # The folder, because editors replace files rather than write to them.
-        async for changes in watchfiles.awatch(config_file.parent, debounce=50, step=20):
-            if any(Path(path).name == config_file.name for _, path in changes):
-                new = _reloaded(self._config, config_file)
-                if new.policy != self._config.policy:
-                    self._driver.swap_policy(new.policy.name, new.policy.options)
-                self._config = new
+    async def _reload(self) -> None:
+        new = _reloaded(self._config, self._config_file)
+        if new.policy != self._config.policy:
+            self._driver.swap_policy(new.policy.name, new.policy.options)
+        self._config = new
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
@@ -168,11 +164,13 @@ class SchedulerProcess:
         return left
 
 
-def _reloaded(old: Config, config_file: Path) -> Config:
+def _reloaded(old: Config, config_file: Path | None) -> Config:
     """The old configuration with the policy that the file names now.
 
     A file with mistakes is reported and changes nothing; so are changes that need a restart.
     """
+    if config_file is None:
+        return old
     try:
         new = load_config(config_file)
         make_policy(new.policy.name, **new.policy.options)
