@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import structlog
 import watchfiles
 from ray.exceptions import RayActorError
 
@@ -26,13 +25,11 @@ from scheduler.address import Address
 from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
 from workers.actor import DeviceWorker
-from workers.profiling import Effort
+from workers.profiling import Effort, batch_ladder
 from workers.runtimes.base import DeviceSpec
 
 _LOOK_S = 0.1
 """How often progress is looked at while devices get ready; nothing else waits for it."""
-
-log = structlog.get_logger()
 
 
 class AgentError(Exception):
@@ -71,6 +68,9 @@ class Agent:
         links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in self.devices}
         owned = {core for device in self.devices for core in device.cores}
         spare = tuple(core for core in cores if core not in owned)
+        profile = self.config.profile
+        rungs = len(list(batch_ladder(profile.max_batch)))
+        effort = Effort(budget_ns=int(profile.seconds * 1e9 / rungs))
         self.workers = {
             device.id: DeviceWorker.options(name=f"worker {device.id}").remote(
                 DeviceSpec(
@@ -79,8 +79,8 @@ class Agent:
                 self.config.models,
                 self.config.state_dir,
                 links[device.id],
-                self.config.profile.max_batch,
-                Effort(),
+                profile.max_batch,
+                effort,
             )
             for device in self.devices
         }

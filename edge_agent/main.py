@@ -70,12 +70,13 @@ def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
     for line in describe(hardware):
         console.print(line)
     stop, at_once = threading.Event(), threading.Event()
+    _on_signals(stop, at_once)
     try:
         agent = Agent(config, config_file and config_file.absolute(), hardware)
     except AgentError as error:
         console.print(f"[red]{error}[/red]")
         return 1
-    _on_signals(stop, at_once)
+    _on_signals(stop, at_once)  # once more, because Ray has put its own in their place
     try:
         for address in agent.addresses:
             console.print(f"Listening on {address}")

@@ -10,12 +10,16 @@ from pathlib import Path
 def set_ray_environment(state_dir: Path) -> None:
     """Turns Ray's token authentication on, with a token of the box's own, and its telemetry off.
 
+    Ray runs actors at nice 15 unless told otherwise, behind everything else on the box; these
+    have deadlines.
+
     A token that the environment names already, to join others' cluster, is kept.
 
     Args:
         state_dir: Where the token is kept; made if need be.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"
     os.environ["RAY_AUTH_MODE"] = "token"
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(state_dir))

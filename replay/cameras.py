@@ -20,7 +20,7 @@ JITTER = 0.3
 """By how much of its period a camera may be early or late with a scan."""
 
 SETTLE_S = 5.0
-"""How long after the last deadline an outcome may still come before it counts as missing."""
+"""How long after the last budget an outcome may still come before it counts as missing."""
 
 TOLERATED_LAG_MS = 5.0
 """A generator that is later than this with its 99th percentile has spoilt its own measurement."""
@@ -83,6 +83,7 @@ class Record:
     Attributes:
         shot: What was due.
         accept_late: Whether it asked for a late result too.
+        budget_ms: What the box was told as the deadline.
         sent_s: When it was sent.
         ended_s: When its end was known; NaN while it has none.
         outcome: The name of its outcome; None while it has none.
@@ -92,6 +93,7 @@ class Record:
 
     shot: Shot
     accept_late: bool
+    budget_ms: float
     sent_s: float
     ended_s: float = math.nan
     outcome: str | None = None
@@ -102,6 +104,15 @@ class Record:
     def latency_ms(self) -> float:
         """From sending to the end."""
         return (self.ended_s - self.sent_s) * 1e3
+
+    @property
+    def verdict(self) -> str | None:
+        """The outcome as the camera sees it, whose deadline the box may not have been told."""
+        if self.correct is None:
+            return self.outcome
+        if self.budget_ms > self.shot.deadline_ms:
+            return "completed" if self.latency_ms <= self.shot.deadline_ms else "late"
+        return self.outcome
 
     @property
     def lag_ms(self) -> float:
@@ -115,21 +126,21 @@ class Tally:
 
     Attributes:
         sent: Requests so far.
-        outcomes: How they ended, by outcome.
+        verdicts: How they ended, by verdict.
         answered: Those with an answer.
         correct: Those with the right one.
         latencies_ms: Of the answers.
     """
 
     sent: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
     answered: int = 0
     correct: int = 0
     latencies_ms: list[float] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
         """Counts a record that has ended."""
-        self.outcomes[record.outcome or "none"] += 1
+        self.verdicts[record.verdict or "none"] += 1
         if record.correct is not None:
             self.answered += 1
             self.correct += record.correct
@@ -196,6 +207,7 @@ class Run:
         variant: The variant that has to; None leaves that to the box's policy.
         scans: What there is to read.
         accept_late: Whether to ask for late results too.
+        budget_ms: What to tell the box instead of the deadline; None for the deadline.
     """
 
     def __init__(
@@ -206,6 +218,7 @@ class Run:
         scans: Scans,
         *,
         accept_late: bool = False,
+        budget_ms: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Has sent nothing yet."""
@@ -217,6 +230,7 @@ class Run:
         self._variant = variant
         self._scans = scans
         self._accept_late = accept_late
+        self._budget_ms = budget_ms
         self._clock = clock
 
     def now_s(self) -> float:
@@ -227,7 +241,7 @@ class Run:
         """Sends each shot when it is due, and waits until all have ended.
 
         A shot is never held back because others are still out. What has not ended
-        `SETTLE_S` after its deadline is cancelled; its record has no outcome.
+        `SETTLE_S` after its budget is cancelled; its record has no outcome.
         """
         self.started_s = self._clock()
         out: set[asyncio.Future[Any]] = set()
@@ -238,7 +252,7 @@ class Run:
                 out.add(future := self._send(shot))
                 future.add_done_callback(out.discard)
             if out:
-                longest_s = max(shot.deadline_ms for shot in shots) / 1e3
+                longest_s = max(record.budget_ms for record in self.records) / 1e3
                 await asyncio.wait(out, timeout=longest_s + SETTLE_S)
         finally:
             for future in list(out):
@@ -246,13 +260,14 @@ class Run:
         return self.records
 
     def _send(self, shot: Shot) -> asyncio.Future[Any]:
-        record = Record(shot, self._accept_late, self.now_s())
+        budget_ms = self._budget_ms or shot.deadline_ms
+        record = Record(shot, self._accept_late, budget_ms, self.now_s())
         self.records.append(record)
         self.tally.sent += 1
         future = self._client.submit(
             self._model,
             {"image": self._scans.images[shot.scan]},
-            deadline_ms=shot.deadline_ms,
+            deadline_ms=budget_ms,
             variant=self._variant,
             accept_late=self._accept_late,
         )

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +25,6 @@ from replay.demo_box import Box, DemoError, generator_cores
 from replay.demo_figures import (
     PHASES,
     Kill,
-    Phase,
     capacity_of,
     laws,
     phase_figures,
@@ -49,6 +48,7 @@ RECOVERY_S = 8.0
 """How long the phase with the kill lasts at least."""
 
 _LOOK_S = 0.1
+_KILL_LOOK_S = 0.005
 
 
 class Demo:
@@ -114,10 +114,9 @@ class Demo:
         client = AsyncClient(box.url)
         try:
             await _wait_ready(box, client, screen)
-            model = await _measured(client, screen)
-            device_cores = _worker_cores(await client.status())
-            mine = generator_cores(device_cores)
-            self._say_box(screen, model, device_cores)
+            model = await _measured(client)
+            mine = generator_cores(box.device_cores)
+            self._say_box(screen, model, box.device_cores)
             _settle_down(mine)
             phases, kill_found = await self._play_all(box, client, screen, scans, model)
         finally:
@@ -128,7 +127,7 @@ class Demo:
             "seconds": None,
             "box": {
                 "cores": os.cpu_count(),
-                "device_cores": sorted(device_cores),
+                "device_cores": list(box.device_cores),
                 "generator_cores": sorted(mine),
             },
             "model": model,
@@ -139,43 +138,101 @@ class Demo:
             "left_over": None,
         }
 
-    def _say_box(self, screen: Screen, model: dict[str, Any], cores: set[int]) -> None:
+    def _say_box(self, screen: Screen, model: dict[str, Any], cores: Sequence[int]) -> None:
         for target in model["targets"]:
+            size = target["best_batch"]
+            where = f" (core {', '.join(map(str, cores))})" if cores else ""
             screen.say(
-                f"  {target['target']} on core {_listed(cores)} runs {MODEL}/{VARIANT} with "
+                f"{target['target']}{where} runs {MODEL}/{VARIANT} with "
                 f"{target['runtime']}: {number(model['alone_ms'])} ms for one scan, "
-                f"{number(target['per_s'])} scans/s in batches of {target['best_batch']}"
+                f"{number(target['per_s'])} scans/s "
+                + (f"in batches of {size}" if size > 1 else "one by one"),
+                indent=2,
             )
         screen.say(
-            f"  {self._cameras} cameras send held-out handwriting, each with its own deadline "
-            "between 30 and 100 ms"
+            f"{self._cameras} cameras send held-out handwriting, each with its own deadline "
+            "between 30 and 100 ms",
+            indent=2,
         )
 
     async def _play_all(
         self, box: Box, client: AsyncClient, screen: Screen, scans: Scans, model: dict[str, Any]
     ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        found: list[dict[str, Any]] = []
-        recovered = None
+        found, recovered = [], None
         capacity = model["capacity_per_s"]
-        for number_, phase in enumerate(PHASES):
+        for order, phase in enumerate(PHASES):
             await _take_policy(box, client, phase.policy)
             seconds = max(self._seconds, RECOVERY_S) if phase.kills else self._seconds
             cameras = make_cameras(self._cameras, phase.load * capacity, self._seed)
-            shots = schedule(cameras, seconds, len(scans), self._seed + number_)
-            run = Run(client, MODEL, VARIANT, scans, accept_late=phase.accept_late)
+            shots = schedule(cameras, seconds, len(scans), self._seed + order)
+            late, budget_ms = phase.accept_late, phase.budget_ms
+            run = Run(client, MODEL, VARIANT, scans, accept_late=late, budget_ms=budget_ms)
             screen.begin(phase, run, seconds)
-            killing = asyncio.ensure_future(_kill(client, run, KILL_AT * seconds, screen, phase))
+            killer = Killer(client, run, screen)
+            if phase.kills:
+                killer.start(KILL_AT * seconds)
             try:
                 records = await run.play(shots)
-                kill = await killing
             finally:
-                killing.cancel()
+                killer.stop()
+            recovered = recovery(killer.kill, records) or recovered
             figures = phase_figures(phase, records, seconds, capacity)
-            recovered = recovery(kill, records) or recovered
+            found.append(figures)
             screen.end(phase, figures)
             if warning := lag_warning(records):
-                screen.say(f"  {warning}", "yellow")
+                screen.say(warning, "yellow", indent=2)
         return found, recovered
+
+
+class Killer:
+    """Kills the process of a target that has work, and watches it come back."""
+
+    def __init__(self, client: AsyncClient, run: Run, screen: Screen) -> None:
+        """Has killed nothing."""
+        self.kill: Kill | None = None
+        self._client = client
+        self._run = run
+        self._screen = screen
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, at_s: float) -> None:
+        """Will kill in `at_s` seconds."""
+        self._task = asyncio.ensure_future(self._work(at_s))
+
+    def stop(self) -> None:
+        """Watches no longer.
+
+        Raises:
+            LaxityError: The box did not say how it was.
+        """
+        if self._task is not None and not self._task.cancel():
+            self._task.result()
+
+    async def _work(self, at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        victim = await self._busy_target()
+        kill = self.kill = Kill(victim["id"], victim["pid"], self._run.now_s())
+        os.kill(kill.pid, signal.SIGKILL)
+        self._screen.note(f"kill -9 {kill.pid}, the worker of {kill.target}")
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for now in await _targets(self._client):
+                if now["id"] == kill.target and now["up"] and now["pid"] != kill.pid:
+                    away_s = self._run.now_s() - kill.at_s
+                    back = f"{kill.target} is back after {away_s:.1f} s, as pid {now['pid']}"
+                    self._screen.note(back)
+                    return
+
+    async def _busy_target(self) -> dict[str, Any]:
+        while True:
+            for target in await _targets(self._client):
+                if target["up"] and target["runs"] and target["pid"]:
+                    return target
+            await asyncio.sleep(_KILL_LOOK_S)
+
+
+async def _targets(client: AsyncClient) -> list[dict[str, Any]]:
+    return list((await client.status())["targets"])
 
 
 def load_scans() -> Scans:
@@ -212,3 +269,36 @@ async def _wait_ready(box: Box, client: AsyncClient, screen: Screen) -> None:
                 screen.targets(targets)
         await asyncio.sleep(_LOOK_S)
     raise DemoError(f"the box was not ready after {READY_S:g} s:\n{box.log()}")
+
+
+async def _measured(client: AsyncClient) -> dict[str, Any]:
+    models = await client.models()
+    model = capacity_of(models, MODEL, VARIANT)
+    if model is None:
+        reasons = "; ".join(f"{p['model']}: {p['reason']}" for p in models["problems"])
+        raise DemoError(f"no target runs {MODEL}/{VARIANT}. {reasons}".strip())
+    return model
+
+
+async def _take_policy(box: Box, client: AsyncClient, policy: str) -> None:
+    """Writes the policy into the configuration, and waits until the box is calm and follows it."""
+    box.configure(policy)
+    end_s = time.monotonic() + CALM_S
+    while time.monotonic() < end_s:
+        status = await client.status()
+        if status["policy"]["name"] == policy and not status["held"]:
+            return
+        await asyncio.sleep(_LOOK_S)
+    raise DemoError(f"the box did not take over the policy {policy!r}:\n{box.log()}")
+
+
+def _settle_down(cores: set[int]) -> None:
+    """Keeps the generator off the devices' cores, and the garbage collector out of its way."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+    gc.collect()
+    gc.freeze()
+
+
+def _interrupt(_number: int, _frame: Any) -> None:
+    raise KeyboardInterrupt

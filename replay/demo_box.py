@@ -130,7 +130,7 @@ def device_cores(usable: list[int]) -> tuple[int, ...]:
 
 
 def generator_cores(device: Iterable[int]) -> set[int]:
-    """The cores on which the load generator is in no device's way; empty where there are none."""
+    """The cores on which the load generator is not in the device's way; empty without any."""
     return os.sched_getaffinity(0) - set(device)
 
 

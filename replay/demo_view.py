@@ -57,15 +57,19 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, text: str, style: str = "") -> None:
-        """A line that stays."""
-        self.console.print(text, style=style, markup=False, highlight=False)
+    def say(self, text: str, style: str = "", indent: int = 0) -> None:
+        """A line that stays; it is broken for a terminal alone."""
+        if self._live is None:
+            line = " " * indent + text
+            self.console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self.console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
 
     def note(self, text: str) -> None:
         """A line that stays where nothing is drawn, and on a terminal until the next one."""
         self._note = text
         if self._live is None and text:
-            self.say(f"  {text}")
+            self.say(text, indent=2)
 
     def targets(self, targets: Sequence[Figures]) -> None:
         """How far the targets are with getting ready."""
@@ -84,7 +88,7 @@ class Screen:
         self._now = None
         self._done.append((phase, figures))
         if self._live is None:
-            self.say(f"  {phase_line(figures)}")
+            self.say(phase_line(figures), indent=2)
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = []
@@ -134,7 +138,7 @@ def _so_far(run: Run) -> dict[str, Any]:
     tally = run.tally
     return {
         "sent": tally.sent,
-        **group(dict(tally.outcomes)),
+        **group(dict(tally.verdicts)),
         "latency_ms": percentiles(list(tally.latencies_ms)),
         "accuracy": tally.correct / tally.answered if tally.answered else None,
     }
@@ -200,7 +204,7 @@ def _add_requests(table: Table, title: str, figures: Figures, style: str = "") -
 
 def _possible_table(rows: Sequence[tuple[str, Figures]]) -> Table:
     table = _table(
-        "per second", "sent", "possible", "in time", "share", "of deadline used", "refusal heard"
+        "per second", "sent", "possible", "in time", "share", "deadline used", "refused after"
     )
     for title, phase in rows:
         used, heard = phase["deadline_used"], phase["refusal_ms"]
@@ -215,7 +219,7 @@ def _possible_table(rows: Sequence[tuple[str, Figures]]) -> Table:
         )
     table.caption = (
         "possible: what a perfect scheduler of this box could do, the smaller of load and "
-        "capacity. Where two figures stand they are p50, p99."
+        "capacity; deadline used, refused after: p50 and p99"
     )
     table.caption_justify = "left"
     return table

@@ -98,6 +98,8 @@ def demo(
     """Start a box of its own, overload it, kill its worker, and show what became of deadlines."""
     from replay.demo import Demo
 
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise InputProblem(f"--json {json_file}: there is no folder {json_file.parent}")
     raise typer.Exit(Demo(seconds_per_phase, cameras, seed, json_file, keep).run())
 
 
@@ -197,6 +199,35 @@ def _model_called(name: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
 
 # -- infer
 
+Inputs = Annotated[
+    list[str],
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="[NAME=]PATH",
+        help="An .npy, .npz or picture file, for each input of the model; "
+        "PATH.npz:ARRAY\\[ITEM] picks from within.",
+    ),
+]
+DeadlineMs = Annotated[
+    float, typer.Option(metavar="MS", help="When the result must be here, from now.")
+]
+Variant = Annotated[
+    str | None, typer.Option(help="The variant that must run.", show_default="the policy chooses")
+]
+Priority = Annotated[int, typer.Option(min=0, max=LOWEST_PRIORITY, help="0 goes first.")]
+AcceptLate = Annotated[
+    bool, typer.Option("--accept-late", help="Take a result after the deadline too.")
+]
+Levels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BLACK:WHITE",
+        help="What the black and white of a picture become.",
+        show_default="0:1 for floats, else 0:255",
+    ),
+]
+
 
 @app.command(
     context_settings=SETTINGS,
@@ -218,37 +249,12 @@ def _model_called(name: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
 )
 def infer(
     model: Annotated[str, typer.Argument(help="The model's name; `laxity models` lists them.")],
-    input_: Annotated[
-        list[str],
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="[NAME=]PATH",
-            help="An .npy, .npz or picture file, for each input of the model; "
-            "PATH.npz:ARRAY\\[ITEM] picks from within.",
-        ),
-    ],
-    deadline_ms: Annotated[
-        float, typer.Option(metavar="MS", help="When the result must be here, from now.")
-    ] = 100.0,
-    variant: Annotated[
-        str | None,
-        typer.Option(help="The variant that must run.", show_default="the policy chooses"),
-    ] = None,
-    priority: Annotated[
-        int, typer.Option(min=0, max=LOWEST_PRIORITY, help="0 goes first.")
-    ] = DEFAULT_PRIORITY,
-    accept_late: Annotated[
-        bool, typer.Option("--accept-late", help="Take a result after the deadline too.")
-    ] = False,
-    levels: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BLACK:WHITE",
-            help="What the black and white of a picture become.",
-            show_default="0:1 for floats, else 0:255",
-        ),
-    ] = None,
+    input_: Inputs,
+    deadline_ms: DeadlineMs = 100.0,
+    variant: Variant = None,
+    priority: Priority = DEFAULT_PRIORITY,
+    accept_late: AcceptLate = False,
+    levels: Levels = None,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send it N times in a row.")] = 1,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")] = 5,
     output: Annotated[

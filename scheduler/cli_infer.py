@@ -93,9 +93,11 @@ def show(
     """Prints how it went, and the outputs of the last request that has any."""
     for name, prepared in inputs.items():
         if prepared.steps:
-            console.print(f"{name}: {', '.join(prepared.steps)}", style="dim", markup=False)
+            console.print(
+                f"{name}: {', '.join(prepared.steps)}", style="dim", markup=False, soft_wrap=True
+            )
     for line in _ways(model, ended, deadline_ms):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
     results = [one.result for one in ended if one.result is not None]
     if results:
         for part in outputs_view(results[-1].outputs, top):

@@ -21,7 +21,7 @@ PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 """Suffixes of files that Pillow reads."""
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_CHOSEN = re.compile(r"(?P<path>.+?\.npz?)(?::(?P<array>[^\[\]]+))?(?:\[(?P<item>-?\d+)\])?")
+_CHOSEN = re.compile(r"(?P<path>.+?\.np[yz])(?::(?P<array>[^\[\]]+))?(?:\[(?P<item>-?\d+)\])?")
 
 Spec = Mapping[str, Any]
 """Name, dtype and item shape of an input, as `Client.models` gives them."""
@@ -214,18 +214,17 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
 
 def _reshaped(shape: Sequence[int], wanted: Sequence[int | None]) -> list[int] | None:
     """The shape that `wanted` means for an array, where only dimensions of 1 differ."""
-    sizes = [size for size in shape if size != 1]
-    result = []
-    for size in wanted:
-        if size == 1:
-            result.append(1)
-        elif sizes and size in (None, sizes[0]):
-            result.append(sizes.pop(0))
-        elif size is None:
-            result.append(1)
-        else:
-            return None
-    return None if sizes else result
+    if None not in wanted and _without_ones(shape) == _without_ones(wanted):
+        return [int(size) for size in wanted if size is not None]
+    core = list(shape)
+    while core and core[0] == 1:
+        del core[0]
+    padded = [1] * (len(wanted) - len(core)) + core
+    return padded if _fits(padded, wanted) else None
+
+
+def _without_ones(shape: Sequence[int | None]) -> list[int | None]:
+    return [size for size in shape if size != 1]
 
 
 def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:

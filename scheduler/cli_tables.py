@@ -40,7 +40,13 @@ MEANINGS = {
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
     """A table without lines but under its head; the columns in `right` hold figures."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+        header_style="bold",
+    )
     figures = set(right)
     for name in columns:
         table.add_column(name, justify="right" if name in figures else "left")
@@ -161,7 +167,7 @@ def _model(model: Answer) -> Iterator[RenderableType]:
     yield title
     yield Text(f"takes  {'; '.join(map(spell, model['inputs'])) or 'nothing'}")
     yield Text(f"gives  {'; '.join(map(spell, model['outputs'])) or 'nothing'}")
-    figures = ("accuracy", "batch", "p50 ms", "p95 ms", "per second")
+    figures = ("accuracy", "batch", "p50 ms", "p95 ms", "items/s")
     table = plain_table("variant", "target", "runtime", *figures, right=figures)
     for variant in model["variants"]:
         for target in variant["targets"]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -143,6 +144,7 @@ class SchedulerProcess:
     def _describe(self) -> dict[str, Any]:
         return {
             "site": self._config.site,
+            "version": metadata.version("laxity"),
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,

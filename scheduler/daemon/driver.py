@@ -340,6 +340,7 @@ class Driver:
             "targets": [
                 {
                     "id": device_id,
+                    "pid": device.link.pid,
                     "up": device_id in core.targets and core.targets[device_id].up,
                     "runs": len(core.targets[device_id].runs) if device_id in core.targets else 0,
                     "progress": dict(zip(("done", "total", "text"), device.progress, strict=True)),

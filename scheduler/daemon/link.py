@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -22,6 +23,8 @@ from workers.link import (
 )
 
 _RETRY_S = 0.02
+_UCRED = struct.Struct("iII")
+"""Process, user and group of a unix socket's peer; see unix(7)."""
 
 
 class LinkListener(Protocol):
@@ -56,11 +59,16 @@ class WorkerLink(asyncio.BufferedProtocol):
         device_id: The device that the worker owns.
         path: The worker's unix socket.
         listener: Who hears what it says.
+
+    Attributes:
+        device_id: The device that the worker owns.
+        pid: The worker's process; None while there is none.
     """
 
     def __init__(self, device_id: str, path: Path, listener: LinkListener) -> None:
         """Not connected yet; see `keep_connected`."""
         self.device_id = device_id
+        self.pid: int | None = None
         self._path = path
         self._listener = listener
         self._reader = FrameReader(LINK_LIMITS)
@@ -134,6 +142,9 @@ class WorkerLink(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The worker accepted."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        peer = transport.get_extra_info("socket")
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        self.pid = _UCRED.unpack(credentials)[0]
         self._listener.on_connected(self.device_id)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -147,7 +158,7 @@ class WorkerLink(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The worker is gone."""
-        self._transport = None
+        self._transport = self.pid = None
         self._lost.set()
         self._listener.on_lost(self.device_id, str(exc) if exc else "its process ended")
 

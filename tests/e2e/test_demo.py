@@ -1,0 +1,92 @@
+"""`laxity demo` as a user starts it, with phases of a few seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+_MARK = "LAXITY_TEST_DEMO"
+_PARTS = ("in_time", "late", "refused", "expired", "other", "unfinished")
+
+
+@contextmanager
+def running_demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo; when it has ended, nothing of it may be left."""
+    run = uuid.uuid4().hex
+    folders = _folders()
+    demo = subprocess.Popen(
+        [sys.executable, "-u", "-m", "scheduler.cli", "demo", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, _MARK: run},
+    )
+    try:
+        yield demo
+        left = _marked(run)
+        assert [process.name() for process in left] == []
+        assert _folders() <= folders
+    finally:
+        demo.kill()
+        demo.communicate()
+        for process in _marked(run):
+            process.kill()
+
+
+def _marked(run: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_MARK) == run and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def _folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("laxity-demo-*"))
+
+
+def test_it_keeps_the_laws_and_leaves_nothing_behind(tmp_path):
+    file = tmp_path / "figures.json"
+    with running_demo("--seconds-per-phase", "2", "--json", str(file)) as demo:
+        out, err = demo.communicate()
+    assert (demo.returncode, err) == (0, "")
+    figures = json.loads(file.read_text())
+    assert figures["laws"] == {"kept": True, "broken": []}
+    assert figures["left_over"] == 0
+    phases = {phase["name"]: phase for phase in figures["phases"]}
+    assert list(phases) == ["normal", "overload_fcfs", "overload_goodput", "killed_worker"]
+    for phase in phases.values():
+        assert phase["sent"] == sum(phase[part] for part in _PARTS) > 0
+        assert phase["unfinished"] == 0
+        assert phase["late"] == 0 or phase["policy"] == "fcfs"
+    assert phases["normal"]["accuracy"] > 0.9
+    assert set(figures["overload"]) == {"fcfs", "goodput"}
+    assert figures["recovery"]["results_again_s"] is not None
+    assert "results again after" in out
+    assert "\x1b" not in out
+
+
+def test_ctrl_c_ends_it_and_all_that_it_started():
+    with running_demo("--seconds-per-phase", "60") as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "70 % load" in line:
+                break
+        demo.send_signal(signal.SIGINT)
+        _, err = demo.communicate()
+    assert demo.returncode == 130
+    assert "interrupted" in err

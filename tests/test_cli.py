@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scheduler import cli, wire
+from scheduler.cli_tables import duration, percent, top_values
+from tests.fake_box import FakeBox, Peer
+
+COMMANDS = ["", "demo", "status", "models", "infer", "config", "config check", "config schema"]
+
+DIGITS = {
+    "name": "digits",
+    "description": "Handwritten digits",
+    "batched": True,
+    "max_batch": 8,
+    "inputs": [{"name": "image", "dtype": "float32", "shape": [1, 2, 2]}],
+    "outputs": [{"name": "scores", "dtype": "float32", "shape": [10]}],
+    "variants": [
+        {
+            "name": "large",
+            "targets": [
+                {
+                    "target": "cpu:0",
+                    "runtime": "openvino",
+                    "accuracy": 0.9926,
+                    "latency_ms": {
+                        "1": {"p50": 5.0, "p95": 6.25},
+                        "8": {"p50": 32.0, "p95": 33.0},
+                    },
+                }
+            ],
+        },
+        {"name": "small", "targets": []},
+    ],
+}
+PAIR = {
+    **DIGITS,
+    "name": "pair",
+    "inputs": [{"name": name, "dtype": "float32", "shape": [1]} for name in ("left", "right")],
+    "variants": [],
+}
+PROBLEMS = [{"device": "cpu:0", "model": "broken/fp32", "reason": "not an ONNX file"}]
+STATUS = {
+    "site": "line-3",
+    "version": "0.1.0",
+    "pid": 77,
+    "uptime_s": 3725.5,
+    "draining": False,
+    "policy": {"name": "goodput", "quantile": 0.95},
+    "held": 3,
+    "queues": [
+        {"model": "digits", "variant": None, "requests": 3},
+        {"model": "pair", "variant": None, "requests": 0},
+    ],
+    "outcomes": {"completed": 1999, "late": 0, "infeasible": 1},
+    "targets": [
+        {
+            "id": "cpu:0",
+            "up": True,
+            "runs": 1,
+            "pid": 78,
+            "progress": {"done": 1, "total": 1, "text": "ready"},
+        },
+        {
+            "id": "gpu:0",
+            "up": False,
+            "runs": 0,
+            "pid": None,
+            "progress": {"done": 3, "total": 8, "text": "digits/large: openvino, batch 4"},
+        },
+    ],
+}
+
+
+class Box(FakeBox):
+    """Says what a real box says of itself."""
+
+    def take(self, peer: Peer, header: wire.Header) -> None:
+        answers = {"models": {"models": [DIGITS, PAIR], "problems": PROBLEMS}, "status": STATUS}
+        if header["t"] in answers:
+            peer.send({"t": "reply", "id": header["id"], "value": answers[header["t"]]})
+        else:
+            super().take(peer, header)
+
+
+@pytest.fixture
+def box(tmp_path, monkeypatch):
+    box = Box(tmp_path / "s").start()
+    monkeypatch.setenv("LAXITY_URL", box.url)
+    yield box
+    box.close()
+
+
+@pytest.fixture
+def laxity(monkeypatch, capsys):
+    """Runs a command line; its exit status, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["laxity", *arguments])
+        monkeypatch.setenv("COLUMNS", "120")
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def scan(tmp_path):
+    path = tmp_path / "scan.npy"
+    np.save(path, np.array([[0, 16], [8, 4]], np.uint8))
+    return str(path)
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_teaches_by_example(self, laxity, command):
+        status, out, _ = laxity(*command.split(), "--help")
+        assert status == 0
+        assert "Examples" in out or command == "config"
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_the_examples_are_right(self, laxity, command):
+        _, out, _ = laxity(*command.split(), "--help")
+        for line in re.findall(r"^ *laxity (.*)$", out, re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            ends = [words.index(sign) for sign in "|>" if sign in words]
+            assert laxity(*words[: min(ends, default=None)], "--help")[0] == 0, line
+
+    def test_the_version(self, laxity):
+        status, out, _ = laxity("--version")
+        assert (status, out.split()[0]) == (0, "laxity")
+
+    @pytest.mark.parametrize("words", ["modles", "infer", "infer digits", "status --wacht"])
+    def test_a_wrong_command_line_is_status_2(self, laxity, words):
+        status, out, err = laxity(*words.split())
+        assert (status, out) == (2, "")
+        assert "laxity" in err
+
+
+class TestWithoutABox:
+    @pytest.mark.parametrize("words", ["status", "models", "infer digits -i x.npy"])
+    def test_it_says_so_in_one_line(self, laxity, tmp_path, monkeypatch, words):
+        monkeypatch.setattr(cli, "CONNECT_TIMEOUT_S", 0.05)
+        status, out, err = laxity(*words.split(), "--url", f"unix://{tmp_path}/nobody")
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        assert "is edge_agent running?" in err
+
+    def test_an_address_that_is_none(self, laxity):
+        status, _, err = laxity("status", "--url", "10.0.0.7:8701")
+        assert status == 1
+        assert "did you mean 'tcp://10.0.0.7:8701'?" in err
+
+
+class TestStatus:
+    def test_a_table(self, box, laxity):
+        status, out, err = laxity("status")
+        assert (status, err) == (0, "")
+        assert "line-3" in out
+        assert "laxity 0.1.0 · pid 77 · up 1 h 2 min · policy goodput (quantile 0.95) · 3 held" in (
+            " ".join(out.split())
+        )
+        assert re.search(r"cpu:0 +up +1 +78 +ready", out)
+        assert re.search(r"gpu:0 +down .* openvino, batch 4 +3/8", out)
+        assert re.search(r"completed +1,999 +99.95 % +in time", out)
+        assert re.search(r"digits +any +3", out)
+        assert "late" not in out
+
+    def test_json(self, box, laxity):
+        assert json.loads(laxity("status", "--json")[1]) == STATUS
+
+    def test_a_box_of_another_version_is_shown_as_far_as_it_goes(self, box, laxity, monkeypatch):
+        monkeypatch.setitem(globals(), "STATUS", {"site": "test"})
+        status, out, _ = laxity("status")
+        assert status == 0
+        assert "No targets yet." in out
+
+    def test_rates_are_of_the_time_between(self):
+        before = {"uptime_s": 10.0, "outcomes": {"completed": 5}}
+        now = {"uptime_s": 12.0, "outcomes": {"completed": 25, "late": 1}}
+        assert cli._rates(before, now) == {"completed": 10.0, "late": 0.5}
+        assert cli._rates(now, before) == {}
+
+
+class TestModels:
+    def test_a_table(self, box, laxity):
+        status, out, _ = laxity("models")
+        assert status == 0
+        assert "image float32 [1, 2, 2]" in out
+        assert re.search(r"large +cpu:0 +openvino +99.3 % +1 +5 +6.25 +200", out)
+        assert re.search(r"^ +8 +32 +33 +250", out, re.MULTILINE)
+        assert re.search(r"small +no target yet", out)
+        assert "cpu:0  broken/fp32: not an ONNX file" in out
+
+    def test_one_of_them(self, box, laxity):
+        found = json.loads(laxity("models", "pair", "--json")[1])
+        assert [model["name"] for model in found["models"]] == ["pair"]
+        assert found["problems"] == []
+
+    def test_a_name_that_is_nearly_right(self, box, laxity):
+        status, out, err = laxity("models", "digit")
+        assert (status, out) == (1, "")
+        assert "did you mean 'digits'?" in err
+
+
+class TestInfer:
+    def test_what_was_done_and_what_came(self, box, laxity, scan):
+        status, out, err = laxity("infer", "digits", "--input", scan, "--top", "2")
+        assert (status, err) == (0, "")
+        assert "image: shape [2, 2] -> [1, 2, 2], uint8 -> float32" in out
+        assert "completed: digits/fp32 on cpu:0 (echo)" in out
+        assert re.search(r"ms of 100 ms, .* ms left", out)
+        assert re.search(r"0,1 +16 .*█\n +1,0 +8 ", out)
+
+    def test_what_is_asked_for_is_sent(self, box, laxity, scan):
+        words = "--deadline-ms 5000 --variant int8 --priority 0 --accept-late"
+        assert laxity("infer", "digits", "-i", scan, *words.split())[0] == 0
+        ((_, header),) = box.wait("infer")
+        assert (header["variant"], header["priority"], header["late"]) == ("int8", 0, True)
+        assert header["in"] == [["image", "float32", [1, 2, 2]]]
+        assert 100e6 < header["budget_ns"] <= 5000e6
+
+    def test_json_and_a_file(self, box, laxity, scan, tmp_path):
+        out_file = tmp_path / "out.npz"
+        words = ["--json", "--repeat", "3", "--output", str(out_file)]
+        status, out, err = laxity("infer", "digits", "-i", scan, *words)
+        found = json.loads(out)
+        assert status == 0
+        assert str(out_file) in err
+        assert [request["outcome"] for request in found["requests"]] == ["completed"] * 3
+        assert set(found["requests"][0]["timing_ms"]) == {"queue", "transfer", "execute", "total"}
+        assert found["outputs"]["image"]["values"] == [[[0, 16], [8, 4]]]
+        assert found["outputs"]["image"]["top"][0] == {"index": "0,1", "value": 16}
+        assert np.load(out_file)["image"].tolist() == [[[0, 16], [8, 4]]]
+
+    def test_a_refusal_names_what_is_possible(self, box, laxity, scan):
+        box.on_infer = lambda peer, header: peer.refuse(
+            header, "infeasible", "no target", earliest_budget_ms={"cpu:0": 41.23}
+        )
+        status, out, err = laxity("infer", "digits", "-i", scan)
+        assert status == 1
+        assert "result" not in out
+        assert err == "laxity: infeasible: no target; possible now: --deadline-ms 41.3\n"
+
+    def test_some_of_many_are_refused(self, box, laxity, scan):
+        def every_other(peer: Peer, header: wire.Header) -> None:
+            if len(box.messages("infer")) % 2:
+                peer.answer(header)
+            else:
+                peer.refuse(header, "overloaded", "full")
+
+        box.on_infer = every_other
+        status, out, err = laxity("infer", "digits", "-i", scan, "--repeat", "4")
+        assert status == 1
+        assert "2 completed, 2 overloaded; p50 " in out
+        assert err == "laxity: 2 of 4 without a result; the first: overloaded: full\n"
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ("infer digitz -i {scan}", "did you mean 'digits'?"),
+            ("infer digits -i img={scan}", "no input 'img'; it has image"),
+            ("infer digits -i /nowhere/x.npy", "/nowhere/x.npy can't be read"),
+            ("infer digits -i {text}", "neither a NumPy file nor a picture"),
+            ("infer digits -i {scan} -i {scan}", "'image' is given twice"),
+            ("infer digits -i {scan} --levels black", "--levels is BLACK:WHITE"),
+            ("infer digits -i {scan}[5]", "has 2 items; there is no item 5"),
+            ("infer pair -i {scan}", "--input left="),
+            ("infer pair -i left={one}", "no --input for right (float32 [1])"),
+        ],
+    )
+    def test_inputs_that_do_not_do(self, box, laxity, scan, tmp_path, words, said):
+        text, one = tmp_path / "notes.txt", tmp_path / "one.npy"
+        text.write_text("not an array")
+        np.save(one, np.ones(1, np.float32))
+        status, out, err = laxity(*words.format(scan=scan, text=text, one=one).split())
+        assert (status, out, err.count("\n")) == (1 if "digitz" in words else 2, "", 1)
+        assert said in err
+
+    def test_pictures_need_pillow(self, box, laxity, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "PIL", None)
+        status, _, err = laxity("infer", "digits", "-i", str(tmp_path / "scan.png"))
+        assert status == 2
+        assert "pip install 'laxity[image]'" in err
+
+    def test_a_picture(self, box, laxity, tmp_path):
+        path = tmp_path / "scan.png"
+        Image.new("RGB", (30, 20), "white").save(path)
+        status, out, _ = laxity("infer", "digits", "-i", str(path), "--levels", "16:0", "--json")
+        found = json.loads(out)
+        assert status == 0
+        assert found["outputs"]["image"]["values"] == [[[0, 0], [0, 0]]]
+        assert found["inputs"]["image"]["steps"] == [
+            "30x20 RGB",
+            "grayscale",
+            "resized to 2x2",
+            "black to white as 16 to 0",
+            "float32 [1, 2, 2]",
+        ]
+
+    def test_sixteen_bits_are_not_cut_down_silently(self, box, laxity, tmp_path):
+        path = tmp_path / "deep.png"
+        Image.fromarray(np.full((2, 2), 40_000, np.uint16)).save(path)
+        status, _, err = laxity("infer", "digits", "-i", str(path))
+        assert status == 2
+        assert "more than 8 bits" in err
+
+    def test_an_archive_names_its_inputs_itself(self, box, laxity, tmp_path):
+        path = tmp_path / "both.npz"
+        np.savez(path, left=np.ones(1, np.float32), right=np.zeros(1, np.float32))
+        status, out, _ = laxity("infer", "pair", "-i", str(path), "--json")
+        assert status == 0
+        assert json.loads(out)["outputs"]["left"]["values"] == [1]
+
+    def test_an_item_of_an_array_in_an_archive(self, box, laxity, tmp_path):
+        path = tmp_path / "scans.npz"
+        np.savez(path, images=np.arange(12.0).reshape(3, 2, 2), labels=np.arange(3))
+        status, out, _ = laxity("infer", "digits", "-i", f"{path}:images[2]", "--json")
+        assert status == 0
+        assert json.loads(out)["outputs"]["image"]["values"] == [[[8, 9], [10, 11]]]
+        status, _, err = laxity("infer", "digits", "-i", str(path))
+        assert status == 2
+        assert f"--input image={path}:images" in err
+
+
+class TestConfig:
+    def test_a_good_one(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text("site: line-3\npolicy: {name: edf}\n")
+        status, out, err = laxity("config", "check", str(path))
+        assert (status, err) == (0, "")
+        assert f"{path} is good" in out
+        assert "line-3" in out
+        filled = json.loads(laxity("config", "check", str(path), "--json")[1])
+        assert (filled["policy"]["name"], filled["drain_s"]) == ("edf", 10.0)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("sight: x\n", ":1: sight: unknown key; did you mean 'site'?"),
+            ("policy: {name: goodputt}\n", "goodput"),
+            ("policy: {name: goodput, quantil: 1}\n", "quantil"),
+        ],
+    )
+    def test_mistakes_are_named(self, laxity, tmp_path, text, said):
+        path = tmp_path / "edge.yaml"
+        path.write_text(text)
+        status, out, err = laxity("config", "check", str(path))
+        assert (status, out) == (1, "")
+        assert said in err
+
+    def test_a_file_that_is_not_there(self, laxity, tmp_path):
+        status, _, err = laxity("config", "check", str(tmp_path / "no.yaml"))
+        assert status == 1
+        assert err.endswith("can't be read: No such file or directory\n")
+
+    @pytest.mark.parametrize("more", [[], ["--json"]])
+    def test_the_schema(self, laxity, more):
+        status, out, _ = laxity("config", "schema", *more)
+        assert status == 0
+        assert "policy" in json.loads(out)["properties"]
+
+
+class TestWords:
+    def test_a_share_is_never_rounded_to_all(self):
+        assert [percent(share) for share in (1.0, 0.9999, 0.99999, 0.5)] == (
+            ["100.0 %", "99.99 %", "99.99 %", "50.0 %"]
+        )
+
+    def test_durations(self):
+        assert [duration(s) for s in (0, 45, 200, 7500, 273_600)] == (
+            ["0 s", "45 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"]
+        )
+
+    def test_top_values_of_any_array(self):
+        assert top_values(np.array([[0.1, 0.7, 0.2]]), 2) == [("1", 0.7), ("2", 0.2)]
+        assert top_values(np.float32(3), 5) == [("", 3.0)]
+        assert top_values(np.zeros((0, 2)), 5) == []
+        assert top_values(np.array([False, True]), 1) == [("1", 1.0)]
