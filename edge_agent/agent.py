@@ -15,9 +15,10 @@ from typing import Any
 
 import ray
 import watchfiles
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from edge_agent.cluster import Cluster
+from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.run_dir import make_run_dir
 from policies import make_policy
@@ -28,12 +29,11 @@ from workers.actor import DeviceWorker
 from workers.profiling import Effort, batch_ladder
 from workers.runtimes.base import DeviceSpec
 
+_ANSWER_S = 5.0
+"""How long the scheduler may take to answer, beyond what it was asked to do."""
+
 _LOOK_S = 0.1
 """How often progress is looked at while devices get ready; nothing else waits for it."""
-
-
-class AgentError(Exception):
-    """The agent can't serve; the message says what to change."""
 
 
 class Agent:
@@ -149,8 +149,16 @@ class Agent:
             time.sleep(_LOOK_S)
 
     def drain(self) -> int:
-        """Admits nothing more, and waits `drain_s` at most for what is held; how many were cut."""
-        left: int = ray.get(self.scheduler.drain.remote(self.config.drain_s))
+        """Admits nothing more, and waits `drain_s` at most for what is held; how many were cut.
+
+        Raises:
+            AgentError: The scheduler does not answer.
+        """
+        seconds = self.config.drain_s
+        try:
+            left: int = ray.get(self.scheduler.drain.remote(seconds), timeout=seconds + _ANSWER_S)
+        except (RayActorError, GetTimeoutError) as error:
+            raise AgentError(f"the scheduler could not be drained: {error}") from None
         return left
 
     def stop(self) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from pathlib import Path
 
+import psutil
 import ray
+
+_SHUTDOWN_S = 8.0
 
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Near Ray's minimum: tensors don't travel through the object store."""
@@ -33,5 +38,15 @@ class Cluster:
         )
 
     def stop(self) -> None:
-        """Ends Ray and all its processes."""
-        ray.shutdown()
+        """Ends Ray and all its processes.
+
+        Ray may wait without end for processes that somebody else has ended already, as when a
+        signal went to the whole process group; what it has not ended in time is killed.
+        """
+        started = psutil.Process().children(recursive=True)
+        shutdown = threading.Thread(target=ray.shutdown, daemon=True)
+        shutdown.start()
+        shutdown.join(_SHUTDOWN_S)
+        for process in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()

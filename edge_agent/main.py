@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, describe, probe, to_dict
 from edge_agent.ray_settings import set_ray_environment
 from scheduler.config import Config, ConfigError, load_config
@@ -65,7 +66,7 @@ def serve(
 
 def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
     set_ray_environment(config.state_dir)
-    from edge_agent.agent import Agent, AgentError  # imports Ray, which reads its environment then
+    from edge_agent.agent import Agent  # imports Ray, which reads its environment then
 
     for line in describe(hardware):
         console.print(line)
@@ -138,6 +139,8 @@ def _drain(agent: Any, at_once: threading.Event) -> int:
             if left:
                 console.print(f"{left} requests were cancelled at the end of the drain.")
             drained.set()
+        except AgentError as error:
+            console.print(f"[red]{error}[/red]")
         finally:
             at_once.set()
 

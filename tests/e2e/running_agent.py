@@ -48,6 +48,7 @@ class RunningAgent:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, _MARK: self._run},
+            start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()

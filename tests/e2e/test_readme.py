@@ -60,7 +60,12 @@ def daemon(environment: dict[str, str]) -> Iterator[None]:
 
 def run(command: str, environment: dict[str, str], folder: Path) -> str:
     done = subprocess.run(
-        shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+        shlex.split(command),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -152,6 +152,12 @@ def test_no_process_outlives_a_killed_agent(agent: RunningAgent) -> None:
     assert agent.left_over() == []
 
 
+def test_a_signal_to_the_whole_process_group_leaves_no_process(agent: RunningAgent) -> None:
+    os.killpg(agent.process.pid, signal.SIGTERM)
+    agent.process.wait(60)
+    assert agent.left_over() == []
+
+
 def test_a_policy_swap_in_the_file_loses_no_request(agent: RunningAgent) -> None:
     load = Load(agent.url)
     with Client(agent.url) as client:
