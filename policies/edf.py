@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.feasibility import doomed, late_welcome, queues_for
+from policies.outlook import Outlook
+from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Place, View
 from scheduler.core.queues import ClassQueue
@@ -31,45 +32,52 @@ class Edf:
     def __init__(self, quantile: float = 0.95) -> None:
         """Takes its options from the configuration."""
         self.quantile = quantile
+        self._outlook = Outlook(quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Fills every open target, the most urgent requests first."""
-        yield from doomed(view, self.quantile)
+        outlook = self._outlook
+        outlook.look(view)
+        yield from outlook.doomed()
+        placed = False
         for target in view.open_targets():
             while target.is_open(view.now_ns):
-                place = self._most_urgent(view, target) or late_welcome(view, target)
+                place = self._most_urgent(target) or outlook.late_welcome(target)
                 if place is None:
                     break
+                placed = True
                 yield place
-        yield from doomed(view, self.quantile)
+                outlook.look(view)
+        if placed:
+            yield from outlook.doomed()
 
-    def _most_urgent(self, view: View, target: TargetState) -> Place | None:
-        best: tuple[tuple[int, int, int], ClassQueue, Offer] | None = None
-        start_ns = target.free_ns(view.now_ns)
-        for queue, offers in queues_for(view, target):
-            for offer in offers:
-                one_ns = start_ns + view.predict_ns(target, offer, 1, self.quantile)
-                if found := queue.first(1, one_ns):
+    def _most_urgent(self, target: TargetState) -> Place | None:
+        best: tuple[tuple[int, int, int], ClassQueue, Offer, Ladder] | None = None
+        start_ns = self._outlook.starts_ns[target.spec.id]
+        for queue, bid in self._outlook.waiting(target):
+            for offer, ladder in bid.ladders():
+                if found := queue.first(1, start_ns + ladder.latency_ns[0]):
                     head = found[0]
                     urgency = (head.priority, head.deadline_ns, head.id)
                     if best is None or urgency < best[0]:
-                        best = urgency, queue, offer
+                        best = urgency, queue, offer, ladder
                     break
         if best is None:
             return None
-        (_, deadline_ns, _), queue, offer = best
-        return self._largest_in_time(view, target, queue, offer, deadline_ns)
+        (_, deadline_ns, _), queue, offer, ladder = best
+        batch = _largest_in_time(queue, ladder, start_ns, deadline_ns)
+        return Place(target.spec.id, offer, tuple(batch), "earliest deadline first")
 
-    def _largest_in_time(
-        self, view: View, target: TargetState, queue: ClassQueue, offer: Offer, deadline_ns: int
-    ) -> Place:
-        start_ns = target.free_ns(view.now_ns)
-        chosen: tuple[Request, ...] = ()
-        for size in target.curve(offer).batch_sizes:
-            finish_ns = start_ns + view.predict_ns(target, offer, size, self.quantile)
-            if size > len(queue) or finish_ns > deadline_ns:
-                break
-            batch = queue.first(size, finish_ns)
-            if len(batch) == size:
-                chosen = tuple(batch)
-        return Place(target.spec.id, offer, chosen, "earliest deadline first")
+
+def _largest_in_time(
+    queue: ClassQueue, ladder: Ladder, start_ns: int, deadline_ns: int
+) -> list[Request]:
+    """The largest batch that is done by a deadline, which that of a single request is."""
+    chosen: list[Request] = []
+    for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
+        if size > len(queue) or start_ns + latency_ns > deadline_ns:
+            break
+        batch = queue.first(size, start_ns + latency_ns)
+        if len(batch) == size:
+            chosen = batch
+    return chosen

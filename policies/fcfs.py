@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from policies.feasibility import doomed, queues_for
-from scheduler.core.offers import Offer
+from policies.outlook import Outlook
+from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
@@ -29,34 +29,38 @@ class Fcfs:
     def __init__(self, quantile: float = 0.5) -> None:
         """Takes its options from the configuration."""
         self.quantile = quantile
+        self._outlook = Outlook(quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Fills every open target, the longest waiting first."""
-        yield from doomed(view, self.quantile)
+        outlook = self._outlook
+        outlook.look(view)
+        yield from outlook.doomed()
         for target in view.open_targets():
             while target.is_open(view.now_ns):
-                place = self._oldest(view, target)
+                place = self._oldest(target)
                 if place is None:
                     break
                 yield place
+                outlook.look(view)
 
-    def _oldest(self, view: View, target: TargetState) -> Place | None:
-        candidates = queues_for(view, target)
-        for queue, offers in sorted(candidates, key=lambda found: next(found[0].by_age()).id):
-            for offer in offers:
-                if batch := self._batch(view, target, queue, offer):
+    def _oldest(self, target: TargetState) -> Place | None:
+        start_ns = self._outlook.starts_ns[target.spec.id]
+        waiting = self._outlook.waiting(target)
+        for queue, bid in sorted(waiting, key=lambda found: next(found[0].by_age()).id):
+            for offer, ladder in bid.ladders():
+                if batch := _largest(queue, ladder, start_ns):
                     return Place(target.spec.id, offer, batch, "first come, first served")
         return None
 
-    def _batch(
-        self, view: View, target: TargetState, queue: ClassQueue, offer: Offer
-    ) -> tuple[Request, ...]:
-        start_ns = target.free_ns(view.now_ns)
-        for size in reversed(target.curve(offer).batch_sizes):
-            if size <= len(queue):
-                finish_ns = start_ns + view.predict_ns(target, offer, size, self.quantile)
-                welcome = (r for r in queue.by_age() if r.accept_late or r.deadline_ns >= finish_ns)
-                batch = tuple(islice(welcome, size))
-                if len(batch) == size:
-                    return batch
-        return ()
+
+def _largest(queue: ClassQueue, ladder: Ladder, start_ns: int) -> tuple[Request, ...]:
+    """The largest batch of those that have waited longest and are in time, or may be late."""
+    for size, latency_ns in zip(reversed(ladder.sizes), reversed(ladder.latency_ns), strict=True):
+        if size <= len(queue):
+            done_ns = start_ns + latency_ns
+            welcome = (r for r in queue.by_age() if r.accept_late or r.deadline_ns >= done_ns)
+            batch = tuple(islice(welcome, size))
+            if len(batch) == size:
+                return batch
+    return ()

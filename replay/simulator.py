@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.core.commands import Command, Dispatch, Finish, WakeAt
-from scheduler.core.events import BatchDone, Event, Submitted, TargetUp, Woken
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Event,
+    Submitted,
+    TargetDown,
+    TargetUp,
+    Woken,
+)
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Policy
 from scheduler.core.requests import DEFAULT_PRIORITY, Request, RequestClass
@@ -59,8 +68,19 @@ class Ending:
         return self.finish.outcome is Outcome.COMPLETED
 
 
+@dataclass(slots=True)
+class _Worker:
+    """A target's own queue: batches run one after another, as at a real one."""
+
+    ahead: deque[Dispatch] = field(default_factory=deque)
+    busy: int | None = None
+
+
 class Simulator:
-    """A discrete-event loop around one scheduler; batches of a target run one after another.
+    """A discrete-event loop around one scheduler.
+
+    A target runs its batches one after another. It skips those that nobody waits for any more,
+    and those that it could only start when they would be late.
 
     Args:
         policy: The rule that decides.
@@ -82,11 +102,11 @@ class Simulator:
         self._agenda: list[tuple[int, int, Event]] = []
         self._order = 0
         self._wake_ns: int | None = None
-        self._free_ns: dict[str, int] = {}
+        self._workers: dict[str, _Worker] = {}
         self._arrivals: dict[int, Arrival] = {}
         self._next_id = 1
         for target in targets:
-            self._free_ns[target.id] = 0
+            self._workers[target.id] = _Worker()
             self.scheduler.handle(TargetUp(target), 0)
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[Ending]:
@@ -126,17 +146,37 @@ class Simulator:
                 yield from self._step(heapq.heappop(self._agenda)[2], next_ns)
 
     def _step(self, event: Event, now_ns: int) -> Iterator[Ending]:
-        for command in self.scheduler.handle(event, now_ns):
+        match event:
+            case BatchDone() | BatchFailed() if event.run_id not in self.scheduler.runs:
+                return  # it was lost with its target
+            case TargetDown():
+                self._workers[event.target_id] = _Worker()
+            case TargetUp():
+                self._workers[event.target.id] = _Worker()
+        commands = self.scheduler.handle(event, now_ns)
+        for command in commands:
             if isinstance(command, Finish):
                 yield Ending(self._arrivals.pop(command.request_id), command, now_ns)
             else:
-                self._obey(command, now_ns)
+                self._obey(command)
+        for worker in self._workers.values():
+            if worker.busy not in self.scheduler.runs:
+                worker.busy = None
+                self._begin(worker, now_ns)
 
-    def _obey(self, command: Command, now_ns: int) -> None:
-        if isinstance(command, WakeAt):
-            self._wake_ns = command.at_ns
-        elif isinstance(command, Dispatch):
-            start_ns = max(now_ns, self._free_ns[command.target_id])
-            done_ns = start_ns + self._service_ns(command)
-            self._free_ns[command.target_id] = done_ns
-            self.at(done_ns, BatchDone(command.run_id))
+    def _obey(self, command: Command) -> None:
+        match command:
+            case WakeAt(at_ns):
+                self._wake_ns = at_ns
+            case Dispatch():
+                self._workers[command.target_id].ahead.append(command)
+
+    def _begin(self, worker: _Worker, now_ns: int) -> None:
+        """Lets an idle target start the next of its batches."""
+        while worker.ahead and worker.busy is None:
+            run = worker.ahead.popleft()
+            if self.scheduler.runs[run.run_id].cancelled or now_ns > run.latest_start_ns:
+                self.at(now_ns, BatchFailed(run.run_id, "skipped", started=False))
+            else:
+                worker.busy = run.run_id
+                self.at(now_ns + self._service_ns(run), BatchDone(run.run_id))

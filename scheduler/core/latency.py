@@ -63,11 +63,17 @@ class LatencyCurve:
 
     Predictions never fall as the batch grows (isotonic), and a batch size between two measured
     ones costs as much as the larger.
+
+    Attributes:
+        offer: Whose latency it is.
+        batch_sizes: Those that were measured, ascending.
+        version: Rises with everything that is learned or forgotten.
     """
 
     def __init__(self, offer: Offer) -> None:
         """Starts from the offer's measured profile."""
         self.offer = offer
+        self.version = 0
         self.batch_sizes = tuple(sorted(offer.latency_ns))
         self._ladders: dict[float, Ladder] = {}
         self._observed_ns: int | None = None
@@ -75,6 +81,10 @@ class LatencyCurve:
 
     def _seed(self) -> None:
         self._windows = [_Window(self.offer.latency_ns[size]) for size in self.batch_sizes]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
         self._ladders.clear()
 
     def ladder(self, quantile: float) -> Ladder:
@@ -109,11 +119,11 @@ class LatencyCurve:
         """Learns from one finished batch."""
         self._windows[bisect_left(self.batch_sizes, batch)].add(sample_ns)
         self._observed_ns = now_ns
-        self._ladders.clear()
+        self._changed()
 
-    def is_stale(self, now_ns: int) -> bool:
-        """Whether something was learned that nothing has confirmed for `STALE_NS`."""
-        return self._observed_ns is not None and now_ns - self._observed_ns > STALE_NS
+    def stale_ns(self) -> int | None:
+        """When what was learned is stale, unless it is confirmed; None if nothing was learned."""
+        return None if self._observed_ns is None else self._observed_ns + STALE_NS + 1
 
     def forget(self) -> None:
         """Falls back to the profile."""

@@ -64,20 +64,22 @@ class View:
 
     Attributes:
         now_ns: The time of the event that is being handled.
-        epoch: Rises whenever a target, an offer or a prediction has changed: what a policy
-            derived from these alone holds as long as this stays.
+        fleet_epoch: Rises whenever a target or an offer has changed: what a policy derived
+            from these alone holds as long as this stays.
+        curve_epoch: Rises whenever a prediction may have changed, or the fleet.
         queues: The queues that hold requests, by class.
         targets: All known targets, by id, in the order in which they first came up.
     """
 
-    __slots__ = ("_arrivals", "epoch", "now_ns", "queues", "targets")
+    __slots__ = ("_arrivals", "curve_epoch", "fleet_epoch", "now_ns", "queues", "targets")
 
     def __init__(
         self, queues: Mapping[RequestClass, ClassQueue], targets: Mapping[str, TargetState]
     ) -> None:
         """Looks at the scheduler's own containers."""
         self.now_ns = 0
-        self.epoch = 0
+        self.fleet_epoch = 0
+        self.curve_epoch = 0
         self.queues = queues
         self.targets = targets
         self._arrivals: list[Request] = []
@@ -101,17 +103,6 @@ class View:
     def predict_ns(self, target: TargetState, offer: Offer, batch: int, quantile: float) -> int:
         """How long a batch takes there, at a quantile from 0 to 1."""
         return target.curve(offer).predict(batch, quantile)
-
-    def earliest_finish_ns(self, kind: RequestClass, quantile: float) -> dict[str, int]:
-        """When each target could have one request of the class done, were it served next."""
-        finishes: dict[str, int] = {}
-        for target in self.targets.values():
-            start = self.start_ns(target)
-            if start is not None and (offers := target.usable(kind)):
-                finishes[target.spec.id] = start + min(
-                    self.predict_ns(target, offer, 1, quantile) for offer in offers
-                )
-        return finishes
 
 
 class Policy(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from scheduler.core.requests import Request, RequestClass
@@ -61,10 +61,6 @@ class ClassQueue:
         """The request to be served first."""
         return self._levels[min(self._levels)][0][2]
 
-    def last(self) -> Request:
-        """The request to be served last."""
-        return self._levels[max(self._levels)][-1][2]
-
     def by_age(self) -> Iterator[Request]:
         """The requests in order of arrival; don't change the queue meanwhile."""
         return iter(self._by_age.values())
@@ -79,36 +75,29 @@ class ClassQueue:
                 break
         return found
 
-    def due(self, before_ns: int) -> list[Request]:
-        """The requests whose deadline is before that time."""
+    def soonest_ns(self) -> int:
+        """The earliest deadline in the queue."""
+        return min([level[0][0] for level in self._levels.values()])
+
+    def due(self, before_ns: int, from_ns: int = 0) -> list[Request]:
+        """The requests whose deadline is before one time, and not before another."""
         return [
             entry[2]
             for level in self._in_order()
-            for entry in islice(level, bisect_left(level, (before_ns,)))
+            for entry in level[bisect_left(level, (from_ns,)) : bisect_left(level, (before_ns,))]
         ]
-
-    def count_due(self, before_ns: int) -> int:
-        """How many requests have a deadline before that time."""
-        return sum(bisect_left(level, (before_ns,)) for level in self._levels.values())
 
     def count_ahead(self, request: Request) -> int:
         """How many are served before a request, which may wait in another queue."""
         ahead = 0
+        own = request.priority
         for priority, level in self._levels.items():
-            if priority < request.priority:
-                ahead += len(level)
-            elif priority == request.priority:
+            if priority == own:
                 ahead += bisect_left(level, (request.deadline_ns, request.id))
+            elif priority < own:
+                ahead += len(level)
         return ahead
 
-    def sample_behind(self, request: Request, count: int) -> Iterator[Request]:
-        """About `count` evenly spaced requests, the last one among them, served after one."""
-        for priority, level in self._levels.items():
-            if priority < request.priority:
-                continue
-            start = 0
-            if priority == request.priority:
-                start = bisect_left(level, (request.deadline_ns, request.id + 1))
-            step = max(1, (len(level) - start) // count)
-            for at in range(len(level) - 1, start - 1, -step):
-                yield level[at][2]
+    def level(self, priority: int) -> Sequence[Entry]:
+        """The requests of one priority as (deadline, id, request), ascending; to be read only."""
+        return self._levels.get(priority, ())

@@ -124,7 +124,7 @@ class Scheduler:
     def _on_submitted(self, event: Submitted) -> None:
         for target in self.targets.values():
             if target.refresh(self.now_ns):
-                self._view.epoch += 1
+                self._view.curve_epoch += 1
         for request in event.requests:
             record = self.ledger.open(request, self.now_ns)
             refusal = self._refusal(request)
@@ -173,7 +173,7 @@ class Scheduler:
         target = self.targets[run.target_id]
         target.observe(run, self.now_ns)
         target.end(run, self.now_ns, started=True)
-        self._view.epoch += 1
+        self._view.curve_epoch += 1
         for record in self._still_waiting(run):
             error = event.errors.get(record.request.id)
             if error is not None:
@@ -199,14 +199,14 @@ class Scheduler:
             self._lose_runs(self.targets[target_id], "the target was replaced")
         state = self.targets[target_id] = TargetState(event.target, last_done_ns=self.now_ns)
         state.add_offers(event.target.offers)
-        self._view.epoch += 1
+        self._fleet_changed()
 
     def _on_target_down(self, event: TargetDown) -> None:
         target = self.targets[event.target_id]
         target.up = False
         back_ns = event.returns_in_ns
         target.returns_ns = None if back_ns is None else self.now_ns + back_ns
-        self._view.epoch += 1
+        self._fleet_changed()
         self._lose_runs(target, event.reason)
         for record in self.ledger.queued():
             if not self._servable(record.request):
@@ -215,7 +215,11 @@ class Scheduler:
 
     def _on_target_report(self, event: TargetReport) -> None:
         self.targets[event.target_id].add_offers(event.offers)
-        self._view.epoch += 1
+        self._fleet_changed()
+
+    def _fleet_changed(self) -> None:
+        self._view.fleet_epoch += 1
+        self._view.curve_epoch += 1
 
     def _on_policy_swapped(self, event: PolicySwapped) -> None:
         self.policy = event.policy

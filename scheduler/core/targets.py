@@ -27,6 +27,11 @@ class TargetSpec:
     slots: int = 2
     lead_ns: int = 1_000_000
 
+    def __post_init__(self) -> None:
+        """Refuses what could never run anything."""
+        if self.slots < 1 or self.lead_ns < 0:
+            raise ValueError(f"target {self.id!r} needs slots of 1 or more and a lead of 0 or more")
+
 
 @dataclass(slots=True)
 class Run:
@@ -75,6 +80,7 @@ class TargetState:
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
     _head_done_ns: int = 0
     _behind_ns: int = 0
+    _stale_ns: int | None = None
 
     # -- what it can run
 
@@ -109,13 +115,23 @@ class TargetState:
         if curve.offer == run.offer:
             started_ns = max(run.dispatched_ns, self.last_done_ns)
             curve.observe(len(run.request_ids), now_ns - started_ns, now_ns)
+            self._stale_ns = self._stale_ns or curve.stale_ns()
 
     def refresh(self, now_ns: int) -> bool:
         """Forgets what has not been confirmed for long; whether there was such."""
-        stale = [curve for curve in self._curves.values() if curve.is_stale(now_ns)]
-        for curve in stale:
-            curve.forget()
-        return bool(stale)
+        if self._stale_ns is None or now_ns < self._stale_ns:
+            return False
+        ahead: list[int] = []
+        count = 0
+        for curve in self._curves.values():
+            stale_ns = curve.stale_ns()
+            if stale_ns is not None and stale_ns <= now_ns:
+                curve.forget()
+                count += 1
+            elif stale_ns is not None:
+                ahead.append(stale_ns)
+        self._stale_ns = min(ahead, default=None)
+        return count > 0
 
     # -- what it does
 

@@ -1,0 +1,155 @@
+"""What each target could do for each class: derived from the view, kept until that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scheduler.core.latency import Ladder, LatencyCurve
+from scheduler.core.offers import Offer
+from scheduler.core.policy import Drop, Place, View
+from scheduler.core.queues import ClassQueue
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetState
+
+
+@dataclass(frozen=True, slots=True)
+class Bid:
+    """What one target offers to one class.
+
+    Attributes:
+        kind: The class.
+        target: The target; it is up, or expected back.
+        target_id: Its id.
+        offers: What it can run for the class, in the owner's order of preference.
+        curves: The latency of each of them.
+        quantile: The share of batches that must be done by the time that is counted on.
+    """
+
+    kind: RequestClass
+    target: TargetState
+    target_id: str
+    offers: tuple[Offer, ...]
+    curves: tuple[LatencyCurve, ...]
+    quantile: float
+
+    def one_ns(self) -> int:
+        """How long a single request takes with the fastest offer."""
+        if len(self.curves) == 1:
+            return self.curves[0].ladder(self.quantile).latency_ns[0]
+        return min([curve.ladder(self.quantile).latency_ns[0] for curve in self.curves])
+
+    def ladders(self) -> Iterator[tuple[Offer, Ladder]]:
+        """Each offer with its latencies."""
+        for offer, curve in zip(self.offers, self.curves, strict=True):
+            yield offer, curve.ladder(self.quantile)
+
+
+class Outlook:
+    """A policy's view, with what follows from it.
+
+    Args:
+        quantile: The share of batches that must be done by the time that is counted on.
+
+    Attributes:
+        view: What is looked at.
+        starts_ns: When each target could start a batch, without those gone for good.
+    """
+
+    view: View
+
+    def __init__(self, quantile: float) -> None:
+        """Has not looked yet."""
+        if not 0 < quantile < 1:
+            raise ValueError(f"quantile must be between 0 and 1, not {quantile}")
+        self.quantile = quantile
+        self.starts_ns: dict[str, int] = {}
+        self._seen: tuple[View, int] | None = None
+        self._bids: dict[RequestClass, list[Bid]] = {}
+        self._ones: dict[RequestClass, list[tuple[str, int]]] = {}
+        self._ones_epoch = -1
+
+    def look(self, view: View) -> None:
+        """Takes in what has changed; to be called at an event and after every placement."""
+        if self._seen is None or self._seen[0] is not view or self._seen[1] != view.fleet_epoch:
+            self.view = view
+            self._seen = view, view.fleet_epoch
+            self._bids.clear()
+            self._ones_epoch = -1
+        if self._ones_epoch != view.curve_epoch:
+            self._ones_epoch = view.curve_epoch
+            self._ones.clear()
+        starts = self.starts_ns
+        starts.clear()
+        for target_id, target in view.targets.items():
+            start_ns = view.start_ns(target)
+            if start_ns is not None:
+                starts[target_id] = start_ns
+
+    def bids(self, kind: RequestClass) -> list[Bid]:
+        """What the targets offer to a class."""
+        bids = self._bids.get(kind)
+        if bids is None:
+            if len(self._bids) > 10 * len(self.view.queues) + 100:
+                self._bids.clear()
+            bids = self._bids[kind] = [
+                Bid(
+                    kind, target, target_id, offers, tuple(map(target.curve, offers)), self.quantile
+                )
+                for target_id, target in self.view.targets.items()
+                if target_id in self.starts_ns and (offers := tuple(target.usable(kind)))
+            ]
+        return bids
+
+    def waiting(self, target: TargetState) -> list[tuple[ClassQueue, Bid]]:
+        """The queues that a target can serve, with what it offers to each."""
+        return [
+            (queue, bid)
+            for kind, queue in self.view.queues.items()
+            for bid in self.bids(kind)
+            if bid.target is target
+        ]
+
+    def earliest_ns(self, kind: RequestClass) -> int | None:
+        """When one request of a class could be done, were it served next."""
+        ones = self._ones.get(kind)
+        if ones is None:
+            ones = self._ones[kind] = [(bid.target_id, bid.one_ns()) for bid in self.bids(kind)]
+        starts = self.starts_ns
+        return min([starts[target_id] + one_ns for target_id, one_ns in ones], default=None)
+
+    def doomed(self) -> Iterator[Drop]:
+        """Drops the queued requests that no target can finish in time any more.
+
+        A request whose caller accepts late results is never doomed: it may be served as long
+        as its deadline has not passed.
+        """
+        for kind, queue in list(self.view.queues.items()):
+            earliest_ns = self.earliest_ns(kind)
+            if earliest_ns is None or queue.soonest_ns() >= earliest_ns:
+                continue
+            now_ns = self.view.now_ns
+            budgets = {
+                bid.target_id: self.starts_ns[bid.target_id] + bid.one_ns() - now_ns
+                for bid in self.bids(kind)
+            }
+            for request in queue.due(earliest_ns):
+                if not request.accept_late:
+                    late_ms = (earliest_ns - request.deadline_ns) / 1e6
+                    yield Drop(request, f"would be {late_ms:.1f} ms late at the earliest", budgets)
+
+    def late_welcome(self, target: TargetState) -> Place | None:
+        """A batch of requests that will be late, for a target that has nothing else to do.
+
+        They are those that no target can finish in time and whose callers accept late results.
+        """
+        for queue, bid in self.waiting(target):
+            earliest_ns = self.earliest_ns(queue.kind)
+            if earliest_ns is None or queue.soonest_ns() >= earliest_ns:
+                continue
+            late = [request for request in queue.due(earliest_ns) if request.accept_late]
+            if late:
+                size = max(size for size in bid.curves[0].batch_sizes if size <= len(late))
+                batch = tuple(late[:size])
+                return Place(target.spec.id, bid.offers[0], batch, "late, as the caller allows")
+        return None

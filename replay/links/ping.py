@@ -1,0 +1,77 @@
+"""Round trips and losses from the raw output of `ping`.
+
+A sequence number that never came back is a loss: in the middle, and with the first and last lines
+of the output at the ends too. Probes are one interval apart: as given, else as the summary tells
+(its time over its count), else a second.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+
+from replay.links.trace import LOST, Delay, LinkTrace
+from replay.readers.lines import Lines, TraceError, shown
+
+MOST_SAMPLES = 50_000_000
+"""More than a year and a half at one a second."""
+
+_DEFAULT_INTERVAL_S = 1.0
+_WRAP = 1 << 16
+"""A sequence number has 16 bits on the wire."""
+
+_REPLY = re.compile(r"seq[= ](\d{1,9})\b.*?\btime[=<]\s*(\d+(?:\.\d+)?)\s*ms", re.ASCII)
+_SUMMARY = re.compile(r"(\d{1,12}) packets transmitted(?:.*time (\d{1,15})\s*ms)?", re.ASCII)
+_LOOKS_LIKE = "64 bytes from 192.0.2.1: icmp_seq=1 ttl=64 time=14.4 ms"
+
+
+def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
+    """Reads a whole log; lines that tell of no reply are left out.
+
+    Raises:
+        TraceError: There is no reply in it, or one that can't be understood.
+    """
+    samples: array[int] = array("q")
+    base: int | None = None
+    last = 0
+    begun = False
+    for line in lines:
+        if line.startswith("PING "):
+            begun = True
+        elif (summary := _SUMMARY.search(line)) is not None:
+            sent, total_ms = summary.groups()
+            # A log that was cut at its start has fewer samples than were sent.
+            if begun:
+                _pad(lines, samples, int(sent))
+            if interval_s is None and total_ms and int(total_ms) and int(sent) > 1:
+                interval_s = int(total_ms) / 1e3 / (int(sent) - 1)
+        elif " bytes from " in line:
+            sequence, rtt_ns = _reply(lines, line)
+            if base is None:
+                base = last = min(sequence, 1) if begun else sequence
+            # Back by less than half the numbers there are is late, not once around.
+            step = (sequence - last + _WRAP // 2) % _WRAP - _WRAP // 2
+            last = max(last, last + step)
+            place = last + min(step, 0) - base
+            _pad(lines, samples, place + 1)
+            # The first answer counts, a duplicate doesn't.
+            if place >= 0 and samples[place] == LOST:
+                samples[place] = rtt_ns
+    if base is None:
+        raise TraceError(lines.path, None, "no reply of ping", f"lines like {_LOOKS_LIKE}")
+    interval_ns = round((interval_s or _DEFAULT_INTERVAL_S) * 1e9)
+    return LinkTrace(delay=Delay(samples, interval_ns))
+
+
+def _reply(lines: Lines, line: str) -> tuple[int, int]:
+    match = _REPLY.search(line)
+    if match is None:
+        raise lines.error(f"a reply {shown(line)}", f"one like {_LOOKS_LIKE}")
+    return int(match[1]), lines.ns_of_ms(match[2], "time")
+
+
+def _pad(lines: Lines, samples: array[int], count: int) -> None:
+    if count > MOST_SAMPLES:
+        raise lines.error(f"{count:,} probes", f"at most {MOST_SAMPLES:,}")
+    if count > len(samples):
+        samples.extend(array("q", [LOST]) * (count - len(samples)))

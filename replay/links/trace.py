@@ -1,0 +1,170 @@
+"""What a recorded link does at a time: round trips, losses, transfers. Its recording repeats."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, islice
+from operator import lt
+
+LOST = -1
+"""Stands for the round trip of a probe that never came back."""
+
+
+class Delay:
+    """Round trips, sampled evenly in time. Each holds until the next.
+
+    While probes are lost the round trip is that of the last one that came back.
+
+    Args:
+        rtts_ns: A round trip per sample, or `LOST`; at least one is none.
+        interval_ns: From one sample to the next.
+
+    Attributes:
+        interval_ns: As given.
+        loss: The share of probes that were lost.
+    """
+
+    def __init__(self, rtts_ns: Iterable[int], interval_ns: int) -> None:
+        """Fills the gaps that losses leave."""
+        samples = array("q", rtts_ns)
+        self._arrived = array("q", sorted(rtt_ns for rtt_ns in samples if rtt_ns != LOST))
+        if not self._arrived or interval_ns <= 0:
+            raise ValueError("a delay needs a probe that came back, and time between its probes")
+        self._lost = bytes(rtt_ns == LOST for rtt_ns in samples)
+        self._held = array("q", _filled(samples))
+        self.interval_ns = interval_ns
+        self.loss = 1 - len(self._arrived) / len(samples)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def period_ns(self) -> int:
+        """After this long it repeats."""
+        return self.interval_ns * len(self._held)
+
+    def rtt_ns(self, at_ns: int) -> int:
+        """The round trip of something small."""
+        return self._held[at_ns // self.interval_ns % len(self._held)]
+
+    def lost(self, at_ns: int) -> bool:
+        """Whether what is sent now is lost."""
+        return bool(self._lost[at_ns // self.interval_ns % len(self._lost)])
+
+    def quantile_ns(self, quantile: float) -> int:
+        """A quantile of the round trips that came back, between two of them by proportion."""
+        place = quantile * (len(self._arrived) - 1)
+        below, above = self._arrived[math.floor(place)], self._arrived[math.ceil(place)]
+        return round(below + (above - below) * (place % 1))
+
+
+def _filled(samples: Sequence[int]) -> Iterator[int]:
+    held = next(rtt_ns for rtt_ns in samples if rtt_ns != LOST)
+    for rtt_ns in samples:
+        held = held if rtt_ns == LOST else rtt_ns
+        yield held
+
+
+class Capacity:
+    """How many bytes a link carries, at a steady rate in each of its pieces.
+
+    Args:
+        starts_ns: When each piece starts, rising from 0; it lasts until the next one does.
+        sizes: The bytes that each piece carries.
+        period_ns: The end of the last piece, from which it repeats.
+
+    Attributes:
+        period_ns: As given.
+        period_bytes: What it carries in that time.
+    """
+
+    def __init__(self, starts_ns: Iterable[int], sizes: Iterable[int], period_ns: int) -> None:
+        """Adds up the bytes."""
+        self._knots_ns = array("q", chain(starts_ns, [period_ns]))
+        self._sums = array("q", accumulate(sizes, initial=0))
+        self.period_ns = period_ns
+        self.period_bytes = self._sums[-1]
+        if len(self._sums) != len(self._knots_ns):
+            raise ValueError("a capacity needs as many sizes as pieces")
+        rising = all(map(lt, self._knots_ns, islice(self._knots_ns, 1, None)))
+        if self._knots_ns[0] != 0 or not rising or self.period_bytes <= 0:
+            raise ValueError("a capacity needs pieces from 0 on that carry something together")
+
+    @property
+    def mean_bps(self) -> float:
+        """Bits per second over the whole recording."""
+        return self.period_bytes * 8e9 / self.period_ns
+
+    def transfer_ns(self, at_ns: int, size_bytes: int) -> int:
+        """How long the link needs for so many bytes from then on, if nothing else is on it.
+
+        Exact in integers, rounded up to a nanosecond.
+        """
+        if size_bytes <= 0:
+            return 0
+        since_ns = at_ns % self.period_ns
+        piece = bisect_right(self._knots_ns, since_ns) - 1
+        # What has been carried since the period began, times the length of the piece.
+        width_ns = self._knots_ns[piece + 1] - self._knots_ns[piece]
+        rate = self._sums[piece + 1] - self._sums[piece]
+        carried = self._sums[piece] * width_ns + rate * (since_ns - self._knots_ns[piece])
+        periods, rest = divmod(carried + size_bytes * width_ns, self.period_bytes * width_ns)
+        if not rest:
+            # The last byte is through when the period's last piece that carries is, not later.
+            periods, rest = periods - 1, self.period_bytes * width_ns
+        return periods * self.period_ns + self._when(rest, width_ns) - since_ns
+
+    def _when(self, carried: int, unit: int) -> int:
+        """When in a period `carried / unit` bytes, above 0, are through."""
+        last = bisect_left(self._sums, -(-carried // unit)) - 1
+        start_ns, end_ns = self._knots_ns[last], self._knots_ns[last + 1]
+        rate = (self._sums[last + 1] - self._sums[last]) * unit
+        missing = carried - self._sums[last] * unit
+        return start_ns - (-missing * (end_ns - start_ns) // rate)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTrace:
+    """A recorded link. The recording repeats without end.
+
+    Attributes:
+        delay: Its round trips; None where only the capacity was recorded.
+        capacity: What it carries; None where only round trips were recorded.
+    """
+
+    delay: Delay | None = None
+    capacity: Capacity | None = None
+
+    @property
+    def loss(self) -> float:
+        """The share of what is sent that is lost; 0 where it wasn't recorded."""
+        return self.delay.loss if self.delay else 0.0
+
+    def rtt_ns(self, at_ns: int) -> int:
+        """The round trip of something small; 0 where it wasn't recorded."""
+        return self.delay.rtt_ns(at_ns) if self.delay else 0
+
+    def lost(self, at_ns: int) -> bool:
+        """Whether what is sent then is lost; never where it wasn't recorded."""
+        return self.delay is not None and self.delay.lost(at_ns)
+
+    def transfer_ns(self, at_ns: int, size_bytes: int) -> int:
+        """How long so many bytes take from then on, without the way; 0 where it wasn't recorded."""
+        return self.capacity.transfer_ns(at_ns, size_bytes) if self.capacity else 0
+
+
+def join(*links: LinkTrace) -> LinkTrace:
+    """One link with the delay of one recording and the capacity of another.
+
+    Raises:
+        ValueError: Two have a delay, or two a capacity.
+    """
+    delays = [link.delay for link in links if link.delay]
+    capacities = [link.capacity for link in links if link.capacity]
+    if len(delays) > 1 or len(capacities) > 1:
+        raise ValueError("a link takes one recording of its delay and one of its capacity")
+    return LinkTrace(delays[0] if delays else None, capacities[0] if capacities else None)

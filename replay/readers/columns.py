@@ -1,0 +1,32 @@
+"""Columns of a CSV by their names, in any order and among others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from replay.readers.lines import Lines, shown
+
+
+def header_cells(line: str) -> list[str]:
+    """The names of a header, in lower case."""
+    return [cell.strip().strip('"').lower() for cell in line.split(",")]
+
+
+def rows(lines: Lines, wanted: Sequence[str]) -> Iterator[list[str]]:
+    """The wanted cells of each row, in the order in which they are wanted.
+
+    Raises:
+        TraceError: The header lacks a column, or a row has more or fewer cells than it.
+    """
+    header = header_cells(next(lines, ""))
+    missing = [name for name in wanted if name.lower() not in header]
+    if missing:
+        found = f"no column {', '.join(missing)} in {shown(','.join(header))}"
+        raise lines.error(found, f"a header with {','.join(wanted)}")
+    places = [header.index(name.lower()) for name in wanted]
+    for line in lines:
+        cells = line.split(",")
+        if len(cells) != len(header):
+            found = f"{len(cells)} columns in {shown(line)}"
+            raise lines.error(found, f"{len(header)} columns, as in the header")
+        yield [cells[place] for place in places]

@@ -1,0 +1,35 @@
+"""Arrivals with their deadlines: `arrival_ms,qos,deadline_ms`.
+
+The deadline counts from the arrival, as budgets do everywhere here. The class of service is a
+label: a mix says what it means, for traces do not agree whether 0 is the best or the worst.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from replay.readers.columns import header_cells, rows
+from replay.readers.entry import TraceEntry, TraceFormat
+from replay.readers.lines import Lines
+
+_COLUMNS = ("arrival_ms", "qos", "deadline_ms")
+
+
+def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
+    """One entry per row."""
+    del chance
+    for arrival, qos, deadline in rows(lines, _COLUMNS):
+        budget_ns = lines.ns_of_ms(deadline, "deadline_ms")
+        if not budget_ns:
+            raise lines.error("deadline_ms is 0", "the ms from the arrival to its deadline")
+        at_ns = lines.ns_of_ms(arrival, "arrival_ms")
+        yield TraceEntry(at_ns, budget_ns, label=qos.strip() or None)
+
+
+FORMAT = TraceFormat(
+    name="deadlines",
+    looks_like=",".join(_COLUMNS),
+    recognises=lambda line: "arrival_ms" in header_cells(line),
+    read=read,
+)

@@ -1,0 +1,140 @@
+"""Opening a trace of any known format."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from replay.readers import azure_functions, azure_llm, deadlines, mooncake, rates, timing
+from replay.readers.entry import TraceEntry, TraceFormat
+from replay.readers.lines import Lines, TraceError, open_lines, shown
+
+FORMATS: dict[str, TraceFormat] = {
+    module.FORMAT.name: module.FORMAT
+    for module in (azure_llm, azure_functions, deadlines, mooncake, rates)
+}
+"""The known formats by name; a first line is offered to each in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    speed: float
+    rate_scale: float
+    slice_s: tuple[float, float | None]
+    sort_window_s: float
+    seed: int | str
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.speed) and self.speed > 0):
+            raise ValueError(f"speed is a number above 0, not {self.speed!r}")
+        if not (math.isfinite(self.rate_scale) and self.rate_scale > 0):
+            raise ValueError(f"rate_scale is a number above 0, not {self.rate_scale!r}")
+        if not (math.isfinite(self.sort_window_s) and self.sort_window_s >= 0):
+            raise ValueError(f"sort_window_s is a number from 0, not {self.sort_window_s!r}")
+        start_s, end_s = self.slice_s
+        if not 0 <= start_s < (math.inf if end_s is None else end_s):
+            raise ValueError(f"a slice is from a second to a later one, not {self.slice_s!r}")
+
+
+def open_trace(
+    path: Path | str,
+    format: str | None = None,
+    *,
+    speed: float = 1.0,
+    rate_scale: float = 1.0,
+    slice_s: tuple[float, float | None] = (0.0, None),
+    sort_window_s: float = 0.0,
+    seed: int | str = 0,
+) -> Iterator[TraceEntry]:
+    """Reads a trace as a stream, in order of time; the file is open while it is being read.
+
+    What happens to it, in this order: sorting, cutting out the slice, scaling the rate, speeding
+    up. A last line without a line end counts if it is whole, as published traces end so.
+
+    Args:
+        path: A file, plain or gzip, or a pipe.
+        format: One of `FORMATS`; None tells it by the first line.
+        speed: How much faster to replay; deadlines keep their budgets.
+        rate_scale: By how much to multiply arrivals: below 1 they are left out by chance, above
+            it repeated between their neighbours.
+        slice_s: The seconds of the trace to read, from and up to; None is its end. The slice's
+            start is time 0.
+        sort_window_s: How far an arrival may be out of order. A window's arrivals are held.
+        seed: Same seed, same arrivals.
+
+    Raises:
+        ValueError: An option is out of range or the format isn't known.
+        TraceError: The file can't be read as a trace. Comes with the entry where it shows.
+    """
+    options = _Options(speed, rate_scale, slice_s, sort_window_s, seed)
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"unknown trace format {format!r}; known are {', '.join(FORMATS)}")
+    return _entries(path, format, options)
+
+
+def read_lines(
+    lines: Lines, format: str | None = None, seed: int | str = 0
+) -> Iterator[TraceEntry]:
+    """The entries of a trace as the file has them, in any order and counted from any time.
+
+    Raises:
+        TraceError: As in `open_trace`.
+    """
+    chosen = FORMATS[format] if format else _recognised(lines)
+    return chosen.read(lines, random.Random(f"{seed} arrivals"))
+
+
+def _entries(path: Path | str, format: str | None, options: _Options) -> Iterator[TraceEntry]:
+    with open_lines(path) as lines:
+        chosen = FORMATS[format] if format else _recognised(lines)
+        if lines.peek() is None:
+            raise TraceError(lines.path, None, "the file is empty", chosen.looks_like)
+        some = False
+        for entry in _timed(lines, chosen, options):
+            some = True
+            yield entry
+        if not some:
+            raise TraceError(lines.path, None, _emptiness(options), "at least one")
+
+
+def _timed(lines: Lines, chosen: TraceFormat, options: _Options) -> Iterator[TraceEntry]:
+    entries = chosen.read(lines, random.Random(f"{options.seed} arrivals"))
+    if options.sort_window_s:
+        entries = timing.sorted_within(entries, round(options.sort_window_s * 1e9), lines)
+    else:
+        entries = timing.in_order(entries, lines)
+    if chosen.from_first:
+        entries = timing.from_zero(entries)
+    if options.slice_s != (0.0, None):
+        start_s, end_s = options.slice_s
+        end_ns = None if end_s is None else round(end_s * 1e9)
+        entries = timing.sliced(entries, round(start_s * 1e9), end_ns)
+    if options.rate_scale != 1:
+        chance = random.Random(f"{options.seed} scale")
+        entries = timing.scaled(entries, options.rate_scale, chance)
+    if options.speed != 1:
+        entries = timing.sped_up(entries, options.speed)
+    return entries
+
+
+def _emptiness(options: _Options) -> str:
+    start_s, end_s = options.slice_s
+    if (start_s, end_s) == (0, None):
+        return "no arrivals"
+    until = "the end" if end_s is None else f"{end_s:g} s"
+    return f"no arrivals from {start_s:g} s to {until}"
+
+
+def _recognised(lines: Lines) -> TraceFormat:
+    first = lines.peek()
+    known = "; ".join(f"{name} ({each.looks_like})" for name, each in FORMATS.items())
+    if first is None:
+        raise TraceError(lines.path, None, "the file is empty", f"one of the formats {known}")
+    for each in FORMATS.values():
+        if each.recognises(first):
+            return each
+    found = f"a first line of no known format, {shown(first)}"
+    raise lines.error(found, f"one of {known}")

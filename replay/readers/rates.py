@@ -1,0 +1,46 @@
+"""Requests per second, one number a line, as the Twitter traces are shared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from replay.readers.entry import TraceEntry, TraceFormat
+from replay.readers.lines import Lines
+from replay.readers.spread import spread_evenly
+
+MOST_PER_S = 1e9
+"""Above this a number is no rate of requests."""
+
+_SECOND_NS = 1_000_000_000
+
+
+def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
+    """Arrivals at random in their second; what a rate has after the point is carried on."""
+    due = 0.0
+    for second, line in enumerate(lines):
+        rate = lines.number_from_0(line.strip(), "the rate")
+        if rate > MOST_PER_S:
+            raise lines.error(f"the rate is {line.strip()}", f"at most {MOST_PER_S:g} per second")
+        due += rate
+        count = int(due + 1e-9)
+        due -= count
+        for at_ns in spread_evenly(count, second * _SECOND_NS, _SECOND_NS, chance):
+            yield TraceEntry(at_ns)
+
+
+def _is_number(line: str) -> bool:
+    try:
+        float(line)
+    except ValueError:
+        return False
+    return True
+
+
+FORMAT = TraceFormat(
+    name="rates",
+    looks_like="requests per second, one number a line",
+    recognises=_is_number,
+    read=read,
+    from_first=False,
+)

@@ -1,0 +1,55 @@
+"""Workloads: when requests come and what they are, as seeded streams of any length."""
+
+from replay.workloads.amounts import Amount, Fixed, OneOf, Uniform
+from replay.workloads.describing import load_workload, parse_workload
+from replay.workloads.errors import WorkloadError
+from replay.workloads.mix import Arrival, Mix, MixEntry
+from replay.workloads.processes import (
+    PROCESSES,
+    Bursts,
+    Cameras,
+    Constant,
+    Diurnal,
+    Gamma,
+    Poisson,
+    Process,
+    camera_ns,
+    constant_ns,
+    diurnal_ns,
+    gamma_ns,
+    mmpp_ns,
+    poisson_ns,
+)
+from replay.workloads.workload import Setting, Stream, TraceStream, Workload, merge
+
+__all__ = [
+    "PROCESSES",
+    "Amount",
+    "Arrival",
+    "Bursts",
+    "Cameras",
+    "Constant",
+    "Diurnal",
+    "Fixed",
+    "Gamma",
+    "Mix",
+    "MixEntry",
+    "OneOf",
+    "Poisson",
+    "Process",
+    "Setting",
+    "Stream",
+    "TraceStream",
+    "Uniform",
+    "Workload",
+    "WorkloadError",
+    "camera_ns",
+    "constant_ns",
+    "diurnal_ns",
+    "gamma_ns",
+    "load_workload",
+    "merge",
+    "mmpp_ns",
+    "parse_workload",
+    "poisson_ns",
+]

@@ -1,0 +1,7 @@
+"""What can be wrong with a workload."""
+
+from __future__ import annotations
+
+
+class WorkloadError(ValueError):
+    """A workload can't be used; the message names the key and what would be accepted."""

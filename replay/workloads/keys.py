@@ -1,0 +1,154 @@
+"""Reading mappings so that a mistake is named with its key and its remedy."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from replay.workloads.amounts import Amount, Fixed, OneOf, Uniform
+from replay.workloads.errors import WorkloadError
+
+
+class Keys:
+    """A mapping whose keys are taken one by one, until none is left.
+
+    Args:
+        data: The mapping.
+        source: What the whole is called in errors, as a file's name.
+        place: Where in it the mapping is, as `mix[0]`; empty for the whole.
+        wanted: What it should be, for the error if it isn't a mapping.
+
+    Raises:
+        WorkloadError: It isn't one.
+    """
+
+    def __init__(self, data: object, source: str, place: str, wanted: str) -> None:
+        """Has taken nothing yet."""
+        self.source = source
+        self.place = place
+        if not isinstance(data, Mapping):
+            raise WorkloadError(f"{self} should be {wanted}; got {shortened(data)}")
+        self._data: Mapping[str, Any] = {str(key): value for key, value in data.items()}
+        self._taken: list[str] = []
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.place}" if self.place else self.source
+
+    def __contains__(self, key: str) -> bool:
+        return self._data.get(key) is not None
+
+    def take(self, key: str) -> Any:
+        """The value of a key; None without it."""
+        if key not in self._taken:
+            self._taken.append(key)
+        return self._data.get(key)
+
+    def of(self, key: str) -> str:
+        """Where a key is."""
+        return f"{self.place}.{key}" if self.place else key
+
+    def wrong(self, key: str, wanted: str) -> WorkloadError:
+        """The error for a value that is not as wanted."""
+        got = self._data.get(key)
+        said = "it is missing" if got is None else f"got {shortened(got)}"
+        return self.problem(key, f"should be {wanted}; {said}")
+
+    def problem(self, key: str, said: str) -> WorkloadError:
+        """The error that says something of a key."""
+        return WorkloadError(f"{self.source}: {self.of(key)} {said}")
+
+    def number(
+        self, key: str, wanted: str, default: float | None = None, *, zero: bool = False
+    ) -> float:
+        """A finite number above 0, or from it; without a default it has to be there."""
+        value = self.take(key)
+        if value is None and default is not None:
+            return default
+        if not is_number(value) or value < 0 or (value == 0 and not zero):
+            raise self.wrong(key, wanted)
+        return float(value)
+
+    def whole(self, key: str, wanted: str, default: int, low: int, high: int) -> int:
+        """A whole number of a range."""
+        value = self.take(key)
+        if value is None:
+            return default
+        if type(value) is not int or not low <= value <= high:
+            raise self.wrong(key, wanted)
+        return value
+
+    def text(self, key: str, wanted: str, *, required: bool = False) -> str | None:
+        """A text that isn't empty."""
+        value = self.take(key)
+        if value is None and not required:
+            return None
+        if not isinstance(value, str) or not value:
+            raise self.wrong(key, wanted)
+        return value
+
+    def flag(self, key: str) -> bool:
+        """`true` or `false`, which it is without the key."""
+        value = self.take(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return bool(value)
+
+    def amount(self, key: str, unit: str, *, zero: bool = False) -> Amount | None:
+        """A number, `{uniform: [LOW, HIGH]}` or `{choice: [A, B]}`; None without the key."""
+        value = self.take(key)
+        if value is None:
+            return None
+        numbers = f"{unit} {'from' if zero else 'above'} 0"
+        wanted = f"{numbers}, or {{uniform: [LOW, HIGH]}} or {{choice: [A, B]}} of such"
+
+        def fits(number: object) -> bool:
+            return is_number(number) and (number > 0 or (zero and number == 0))  # type: ignore[operator]
+
+        if fits(value):
+            return Fixed(float(value))
+        if isinstance(value, Mapping) and len(value) == 1:
+            (form, values), *_ = value.items()
+            if isinstance(values, list) and values and all(map(fits, values)):
+                if form == "choice":
+                    return OneOf(tuple(map(float, values)))
+                if form == "uniform" and len(values) == 2 and values[0] <= values[1]:
+                    return Uniform(float(values[0]), float(values[1]))
+        raise self.wrong(key, wanted)
+
+    def items(self, key: str, wanted: str) -> Iterator[tuple[str, Any]]:
+        """The items of a list with one or more, each with its place."""
+        value = self.take(key)
+        if not isinstance(value, list) or not value:
+            raise self.wrong(key, wanted)
+        for index, item in enumerate(value):
+            yield f"{self.of(key)}[{index}]", item
+
+    def finish(self) -> None:
+        """Says of a key that nobody took which one may have been meant.
+
+        Raises:
+            WorkloadError: There is such a key.
+        """
+        for key in self._data:
+            if key not in self._taken:
+                raise self.problem(key, f"is no key; {nearest(key, self._taken)}")
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite number, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(word.lower().replace("-", "_"), names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(names)}"
+
+
+def shortened(value: object) -> str:
+    """A value as an error quotes it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

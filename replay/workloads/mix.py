@@ -1,0 +1,206 @@
+"""What the requests are: a mix of models, deadlines, priorities, weights and sizes."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+from replay import simulator
+from replay.readers import TraceEntry
+from replay.workloads.amounts import Amount
+from replay.workloads.errors import WorkloadError
+from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
+
+BaseLatency = Mapping[str, int]
+"""By model the latency in ns of one request alone; a `deadline_scale` multiplies it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival(simulator.Arrival):
+    """A request of a workload, with its size.
+
+    Attributes:
+        size_bytes: What its inputs take, as in `Request`.
+    """
+
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MixEntry:
+    """One kind of request.
+
+    Attributes:
+        model: The model's name.
+        variant: The only variant to accept; None leaves it to the policy.
+        share: How many of the requests are of this kind, relative to the others' shares.
+        deadline_ms: From arrival to deadline; None takes the trace's.
+        deadline_scale: The same as a multiple of the model's base latency.
+        priority: As in `Request`.
+        weight: As in `Request`.
+        size_bytes: What the inputs take; None takes the trace's, or 0.
+        accept_late: As in `Request`.
+        label: The label of a trace's entries that are of this kind.
+    """
+
+    model: str
+    variant: str | None = None
+    share: float = 1.0
+    deadline_ms: Amount | None = None
+    deadline_scale: Amount | None = None
+    priority: int = DEFAULT_PRIORITY
+    weight: float = 1.0
+    size_bytes: Amount | None = None
+    accept_late: bool = False
+    label: str | None = None
+
+
+class Mix:
+    """Kinds of requests and how often each comes.
+
+    Args:
+        entries: At least one.
+
+    Raises:
+        WorkloadError: There is none.
+    """
+
+    def __init__(self, entries: Sequence[MixEntry]) -> None:
+        """Takes the kinds as they are."""
+        if not entries:
+            raise WorkloadError("mix should have at least one kind of request")
+        self.entries = tuple(entries)
+
+    def arrivals(
+        self,
+        times_ns: Iterable[int],
+        chance: random.Random,
+        base_ns: BaseLatency | None = None,
+    ) -> Iterator[Arrival]:
+        """An arrival for each time, its kind by chance.
+
+        Raises:
+            WorkloadError: A kind of request has no deadline.
+        """
+        pool = _Pool(self.entries, base_ns)
+        for at_ns in times_ns:
+            yield pool.at(chance.random())(at_ns, chance)
+
+    def one_sender(
+        self,
+        times_ns: Iterable[int],
+        place: float,
+        chance: random.Random,
+        base_ns: BaseLatency | None = None,
+    ) -> Iterator[Arrival]:
+        """Arrivals that are all alike, as a camera's are: one kind, deadline and size.
+
+        Args:
+            times_ns: When.
+            place: From 0 to below 1: where in the shares, laid end to end, the kind is looked up.
+                Senders at even places divide as the shares do.
+            chance: What to draw from.
+            base_ns: As everywhere.
+
+        Raises:
+            WorkloadError: The kind of request has no deadline.
+        """
+        first = _Pool(self.entries, base_ns).at(place)(0, chance)
+        kind, budget_ns, size_bytes = first.kind, first.budget_ns, first.size_bytes
+        priority, weight, late = first.priority, first.weight, first.accept_late
+        for at_ns in times_ns:
+            yield Arrival(at_ns, kind, budget_ns, priority, weight, late, size_bytes)
+
+    def arrivals_of(
+        self,
+        trace: Iterable[TraceEntry],
+        seed: int | str,
+        base_ns: BaseLatency | None = None,
+    ) -> Iterator[Arrival]:
+        """An arrival for each entry of a trace.
+
+        An entry whose label is one of the mix's is of that kind; all others are of the kinds
+        without a label. Entries of one source are of one kind. What the mix leaves open (deadline,
+        size) is the trace's.
+
+        Raises:
+            WorkloadError: An entry has no deadline, or a label that the mix has no place for.
+        """
+        chance = random.Random(f"{seed} mix")
+        labels = {entry.label for entry in self.entries}
+        pools = {
+            label: _Pool([entry for entry in self.entries if entry.label == label], base_ns)
+            for label in labels
+        }
+        for entry in trace:
+            pool = pools.get(entry.label) or pools.get(None)
+            if pool is None:
+                raise WorkloadError(
+                    f"mix has no kind for what the trace labels {entry.label!r}; add one with that "
+                    f"label, or one without (it has {', '.join(sorted(map(str, labels)))})"
+                )
+            if entry.source is None:
+                place = chance.random()
+            else:
+                place = zlib.crc32(f"{seed} {entry.source}".encode()) / 2**32
+            yield pool.at(place)(entry.at_ns, chance, entry)
+
+
+class _Maker(Protocol):
+    def __call__(
+        self, at_ns: int, chance: random.Random, traced: TraceEntry | None = None
+    ) -> Arrival: ...
+
+
+class _Pool:
+    """Kinds of requests, found by where they are in their shares."""
+
+    def __init__(self, entries: Sequence[MixEntry], base_ns: BaseLatency | None) -> None:
+        self._makers = [_maker(entry, base_ns) for entry in entries]
+        *self._bounds, self._total = accumulate(entry.share for entry in entries)
+
+    def at(self, place: float) -> _Maker:
+        return self._makers[bisect(self._bounds, place * self._total)]
+
+
+def _maker(entry: MixEntry, base_ns: BaseLatency | None) -> _Maker:
+    """Makes arrivals of one kind; what never changes is looked up once."""
+    deadline = entry.deadline_ms or entry.deadline_scale
+    unit_ns = _unit_ns(entry, base_ns)
+    size = entry.size_bytes
+    kind = RequestClass(entry.model, entry.variant)
+    priority, weight, late = entry.priority, entry.weight, entry.accept_late
+
+    def make(at_ns: int, chance: random.Random, traced: TraceEntry | None = None) -> Arrival:
+        if deadline is not None:
+            budget_ns = max(1, round(deadline.draw(chance) * unit_ns))
+        elif traced is not None and traced.budget_ns is not None:
+            budget_ns = traced.budget_ns
+        else:
+            raise WorkloadError(
+                f"mix: {entry.model!r} has no deadline, and no trace has one for it; give it "
+                "deadline_ms"
+            )
+        if size is not None:
+            size_bytes = round(size.draw(chance))
+        else:
+            size_bytes = (traced.size_bytes if traced else None) or 0
+        return Arrival(at_ns, kind, budget_ns, priority, weight, late, size_bytes)
+
+    return make
+
+
+def _unit_ns(entry: MixEntry, base_ns: BaseLatency | None) -> float:
+    if entry.deadline_ms is not None or entry.deadline_scale is None:
+        return 1e6
+    if base_ns is None or entry.model not in base_ns:
+        raise WorkloadError(
+            f"mix: {entry.model!r} has a deadline_scale, and its base latency isn't known here; "
+            "give it deadline_ms"
+        )
+    return base_ns[entry.model]

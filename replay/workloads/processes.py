@@ -1,0 +1,251 @@
+"""When requests come: arrival processes as endless streams of times, in integer nanoseconds.
+
+A process is open-loop: it comes whatever became of what came before. Same rate and seed, same
+times.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+NS = 1e9
+MOST_JITTER = 0.5
+"""Of a period; with more, a camera's frames would overtake each other."""
+
+
+class Process(Protocol):
+    """A way in which requests come, at any mean rate.
+
+    Attributes:
+        alike: Whether a sender's requests are all of one kind, as a camera's are.
+    """
+
+    alike: ClassVar[bool]
+
+    def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
+        """Rising times in ns, of each sender by itself; together they have the rate."""
+
+
+# -- the streams
+
+
+def constant_ns(rate_per_s: float) -> Iterator[int]:
+    """Evenly apart, without drift; the first after one gap."""
+    over, under = rate_per_s.as_integer_ratio()
+    at = 0
+    while True:
+        at += 1_000_000_000 * under
+        yield at // over
+
+
+def poisson_ns(rate_per_s: float, chance: random.Random) -> Iterator[int]:
+    """Exponential gaps."""
+    per_ns = rate_per_s / NS
+    at_ns = 0
+    while True:
+        at_ns += round(chance.expovariate(per_ns))
+        yield at_ns
+
+
+def gamma_ns(rate_per_s: float, cv: float, chance: random.Random) -> Iterator[int]:
+    """Gamma-distributed gaps with a given coefficient of variation; 1 is Poisson."""
+    shape = 1 / (cv * cv)
+    scale_ns = NS / (rate_per_s * shape)
+    at_ns = 0
+    while True:
+        at_ns += round(chance.gammavariate(shape, scale_ns))
+        yield at_ns
+
+
+def mmpp_ns(
+    rates_per_s: Sequence[float], stays_s: Sequence[float], chance: random.Random
+) -> Iterator[int]:
+    """A Markov-modulated Poisson process: a rate per state, an exponential stay in each.
+
+    From a state it goes to any other, each as likely. It begins as if it had always been going.
+    """
+    states = range(len(rates_per_s))
+    # Uniform jumps visit all states equally often, so time divides as the stays do.
+    state = chance.choices(states, stays_s)[0]
+    enter_ns = 0.0
+    while True:
+        leave_ns = enter_ns + chance.expovariate(1 / (stays_s[state] * NS))
+        at_ns = enter_ns
+        # A Poisson process has no memory: what was due after the change may be forgotten.
+        while rates_per_s[state] > 0:
+            at_ns += chance.expovariate(rates_per_s[state] / NS)
+            if at_ns >= leave_ns:
+                break
+            yield round(at_ns)
+        enter_ns = leave_ns
+        state = chance.choice([other for other in states if other != state])
+
+
+def diurnal_ns(
+    rate_per_s: float, amplitude: float, period_s: float, phase: float, chance: random.Random
+) -> Iterator[int]:
+    """Poisson with a rate that goes up and down as a sine, by thinning (Lewis and Shedler 1979).
+
+    The rate is `rate_per_s * (1 + amplitude * sin(2 pi (t / period_s + phase)))`.
+    """
+    turn = 2 * math.pi / (period_s * NS)
+    shift = 2 * math.pi * phase
+    for at_ns in poisson_ns(rate_per_s * (1 + amplitude), chance):
+        share = (1 + amplitude * math.sin(turn * at_ns + shift)) / (1 + amplitude)
+        if chance.random() < share:
+            yield at_ns
+
+
+def camera_ns(fps: float, jitter: float, chance: random.Random) -> Iterator[int]:
+    """Frames of one camera from a phase of its own, each early or late by a share of its period."""
+    period_ns = NS / fps
+    offset = chance.random()
+    frame = 0
+    while True:
+        shift = chance.uniform(-jitter, jitter)
+        yield max(0, round((frame + offset + shift) * period_ns))
+        frame += 1
+
+
+# -- the processes, as a description names them
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Evenly apart."""
+
+    alike: ClassVar[bool] = False
+
+    def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
+        """One stream, for which the seed has no meaning."""
+        del seed
+        return [constant_ns(rate_per_s)]
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Many independent senders."""
+
+    alike: ClassVar[bool] = False
+
+    def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
+        """One stream."""
+        return [poisson_ns(rate_per_s, random.Random(seed))]
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """Gaps more or less regular than Poisson's.
+
+    Attributes:
+        cv: Standard deviation of the gaps over their mean.
+    """
+
+    alike: ClassVar[bool] = False
+    cv: float
+
+    def __post_init__(self) -> None:
+        _require(0 < self.cv <= 100, "cv", "from above 0 to 100", self.cv)
+
+    def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
+        """One stream."""
+        return [gamma_ns(rate_per_s, self.cv, random.Random(seed))]
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """A two-state MMPP: quiet, and a burst now and then.
+
+    Attributes:
+        factor: The rate in a burst over that in the quiet.
+        burst_s: How long a burst lasts on average.
+        quiet_s: How long the quiet lasts on average.
+    """
+
+    alike: ClassVar[bool] = False
+    factor: float
+    burst_s: float
+    quiet_s: float
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.factor < math.inf, "factor", "1 or more", self.factor)
+        _require(0 < self.burst_s < math.inf, "burst_s", "above 0", self.burst_s)
+        _require(0 < self.quiet_s < math.inf, "quiet_s", "above 0", self.quiet_s)
+
+    def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
+        """One stream; the rate is the mean over quiet and bursts."""
+        together = self.quiet_s + self.factor * self.burst_s
+        quiet = rate_per_s * (self.quiet_s + self.burst_s) / together
+        rates, stays = (quiet, quiet * self.factor), (self.quiet_s, self.burst_s)
+        return [mmpp_ns(rates, stays, random.Random(seed))]
+
+
+@dataclass(frozen=True, slots=True)
+class Diurnal:
+    """Busy and slack times in turn.
+
+    Attributes:
+        amplitude: By what share of the mean the rate goes up and down, from 0 to 1.
+        period_s: From one peak to the next.
+        phase: Where in the period it begins: 0 in the middle and rising, 0.25 at the peak.
+    """
+
+    alike: ClassVar[bool] = False
+    amplitude: float
+    period_s: float
+    phase: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.amplitude <= 1, "amplitude", "from 0 to 1", self.amplitude)
+        _require(0 < self.period_s < math.inf, "period_s", "above 0", self.period_s)
+        _require(0 <= self.phase <= 1, "phase", "from 0 to 1", self.phase)
+
+    def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
+        """One stream; the rate is the mean over a period."""
+        chance = random.Random(seed)
+        return [diurnal_ns(rate_per_s, self.amplitude, self.period_s, self.phase, chance)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cameras:
+    """Cameras that each send a frame per period, from phases of their own.
+
+    Attributes:
+        cameras: How many.
+        jitter: By what share of its period a frame may be early or late, from 0 to below 0.5.
+    """
+
+    alike: ClassVar[bool] = True
+    cameras: int
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(self.cameras >= 1, "cameras", "1 or more", self.cameras)
+        _require(0 <= self.jitter < MOST_JITTER, "jitter", "from 0 to below 0.5", self.jitter)
+
+    def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
+        """One stream per camera. A camera keeps its phase at any rate."""
+        return [
+            camera_ns(rate_per_s / self.cameras, self.jitter, random.Random(f"{seed} {number}"))
+            for number in range(self.cameras)
+        ]
+
+
+PROCESSES: dict[str, type[Process]] = {
+    "constant": Constant,
+    "poisson": Poisson,
+    "gamma": Gamma,
+    "bursts": Bursts,
+    "diurnal": Diurnal,
+    "cameras": Cameras,
+}
+"""By the name that a description gives; the fields of each are its keys."""
+
+
+def _require(holds: bool, name: str, wanted: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{name} should be {wanted}; got {value!r}")

@@ -1,0 +1,233 @@
+"""A scheduler under watch: each law of the design is a check of its own, made at every event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
+from scheduler.core.events import BatchDone, Event, PolicySwapped, Submitted, Woken
+from scheduler.core.latency import Ladder, LatencyCurve, _Window
+from scheduler.core.limits import Limits
+from scheduler.core.offers import Offer
+from scheduler.core.outcomes import Outcome
+from scheduler.core.policy import Decision, Place, Policy, View, Wake
+from scheduler.core.queues import ClassQueue
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.scheduler import Scheduler
+from scheduler.core.targets import Run, TargetSpec, TargetState
+
+MakePolicy = Callable[[], Policy]
+
+
+class Watched:
+    """A policy whose every decision is looked at, at the moment it is taken."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.quantile: float = getattr(policy, "quantile", 0.5)
+        self.doomed: list[str] = []
+        self.wished = False
+        self.view: View | None = None
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        self.view = view
+        self.wished = False
+        for decision in self.policy.decide(view):
+            if isinstance(decision, Place):
+                self._look_at(decision, view)
+            self.wished |= isinstance(decision, Wake)
+            yield decision
+
+    def _look_at(self, place: Place, view: View) -> None:
+        target = view.targets[place.target_id]
+        start_ns = view.start_ns(target)
+        assert start_ns is not None
+        size = len(place.requests)
+        done_ns = start_ns + view.predict_ns(target, place.offer, size, self.quantile)
+        for request in place.requests:
+            if request.deadline_ns < view.now_ns:
+                self.doomed.append(f"{request} is past its deadline at {view.now_ns}")
+            if request.deadline_ns < done_ns and not request.accept_late:
+                self.doomed.append(f"{request} would be done at {done_ns}")
+
+
+class Watch:
+    """A scheduler, what it was told, what it said, and whether that is lawful."""
+
+    def __init__(self, make_policy: MakePolicy, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.policy = Watched(make_policy())
+        self._make_policy = make_policy
+        self.scheduler = Scheduler(self.policy, self.limits)
+        self.log: list[tuple[Event | MakePolicy, int, str]] = []
+        self.submitted: dict[int, Request] = {}
+        self.finished: dict[int, Finish] = {}
+        self.runs: dict[int, Dispatch] = {}
+        self.ended_runs: set[int] = set()
+
+    # -- telling it something
+
+    def handle(self, event: Event, now_ns: int) -> list[Command]:
+        return self._handle(event, event, now_ns)
+
+    def swap(self, make_policy: MakePolicy, now_ns: int) -> list[Command]:
+        self.policy = Watched(make_policy())
+        return self._handle(PolicySwapped("other", self.policy), make_policy, now_ns)
+
+    def _handle(self, event: Event, logged: Event | MakePolicy, now_ns: int) -> list[Command]:
+        waiting = self._waiting_in(event)
+        commands = self.scheduler.handle(event, now_ns)
+        self.log.append((logged, now_ns, repr(commands)))
+        if isinstance(event, Submitted):
+            self.submitted.update((request.id, request) for request in event.requests)
+        self.check_causality(commands, now_ns)
+        self.check_conservation(commands)
+        self.check_isolation(event, commands, waiting)
+        self.check_no_doomed_work(commands, now_ns)
+        self.check_capacity()
+        self.check_work_conservation()
+        self.scheduler.validate()
+        return commands
+
+    def _waiting_in(self, event: Event) -> set[int]:
+        run = self.scheduler.runs.get(event.run_id) if isinstance(event, BatchDone) else None
+        return set(run.waiting) if run else set()
+
+    # -- the laws
+
+    def check_conservation(self, commands: list[Command]) -> None:
+        """1: nobody ends twice, or without having come."""
+        for command in commands:
+            if isinstance(command, Finish):
+                assert command.request_id in self.submitted
+                assert command.request_id not in self.finished, "ended twice"
+                self.finished[command.request_id] = command
+        pending = {request.id for request in self.scheduler.pending()}
+        assert pending | set(self.finished) == set(self.submitted)
+        assert not pending & set(self.finished)
+
+    def check_no_doomed_work(self, commands: list[Command], now_ns: int) -> None:
+        """2: nothing is sent past its deadline, nor predicted to miss unless late is welcome."""
+        assert not self.policy.doomed
+        for command in commands:
+            if isinstance(command, Dispatch):
+                for request_id in command.request_ids:
+                    assert self.submitted[request_id].deadline_ns >= now_ns
+
+    def check_capacity(self) -> None:
+        """3: no target holds more than its slots, and one that is down holds nothing."""
+        for target in self.scheduler.targets.values():
+            assert len(target.runs) <= (target.spec.slots if target.up else 0)
+
+    def check_work_conservation(self) -> None:
+        """4: no target is left open while something waits that it could finish in time."""
+        view = self.policy.view
+        if view is None or self.policy.wished:
+            return
+        for target in view.open_targets():
+            start_ns = target.free_ns(view.now_ns)
+            for kind, queue in view.queues.items():
+                for offer in target.usable(kind):
+                    one_ns = view.predict_ns(target, offer, 1, self.policy.quantile)
+                    left = [r for r in queue if r.deadline_ns >= start_ns + one_ns]
+                    assert not left, f"{target.spec.id} idles while {left} wait"
+
+    def check_causality(self, commands: list[Command], now_ns: int) -> None:
+        """5: effects come after their causes: runs of waiting requests, answers of live runs."""
+        assert self.scheduler.now_ns == now_ns
+        for command in commands:
+            match command:
+                case Dispatch():
+                    assert command.run_id not in self.runs
+                    for request_id in command.request_ids:
+                        assert request_id in self.submitted
+                        assert request_id not in self.finished
+                    self.runs[command.run_id] = command
+                case Finish(run_id=run_id) if run_id is not None:
+                    assert command.request_id in self.runs[run_id].request_ids
+                    assert command.outcome in {Outcome.COMPLETED, Outcome.LATE}
+                    deadline_ns = self.submitted[command.request_id].deadline_ns
+                    assert (command.outcome is Outcome.LATE) == (now_ns > deadline_ns)
+                case Finish():
+                    assert command.outcome not in {Outcome.COMPLETED, Outcome.LATE}
+                case CancelRun(run_id):
+                    assert run_id in self.runs
+                case WakeAt(at_ns):
+                    assert at_ns > now_ns
+
+    def check_determinism(self) -> None:
+        """6: the same events bring the same commands, byte for byte."""
+        again = Scheduler(Watched(self._make_policy()), self.limits)
+        for event, now_ns, said in self.log:
+            if callable(event):
+                event = PolicySwapped("other", Watched(event()))
+            assert repr(again.handle(event, now_ns)) == said
+
+    def check_honest_knowledge(self) -> None:
+        """7: from the view nothing can be reached but what a live system knows."""
+        if self.policy.view is not None:
+            assert reachable_types(self.policy.view) <= KNOWLEDGE
+
+    def check_isolation(self, event: Event, commands: list[Command], waiting: set[int]) -> None:
+        """8: in a batch that is done, those fail that failed, and nobody else."""
+        if isinstance(event, BatchDone):
+            ended = {c.request_id: c.outcome for c in commands if isinstance(c, Finish)}
+            for request_id in waiting:
+                if request_id in event.errors:
+                    assert ended[request_id] in {Outcome.FAILED, Outcome.EXPIRED}
+                else:
+                    assert ended[request_id] is not Outcome.FAILED
+
+    # -- the end
+
+    def close(self) -> None:
+        """Plays everything to its end, with nothing but time passing."""
+        scheduler = self.scheduler
+        last_ns = max([r.deadline_ns for r in self.submitted.values()], default=0)
+        now_ns = max(scheduler.now_ns, last_ns) + 1
+        for run_id in list(scheduler.runs):
+            if run_id in scheduler.runs:
+                self.handle(BatchDone(run_id), now_ns)
+        self.handle(Woken(), now_ns)
+        assert set(self.finished) == set(self.submitted), "everybody has ended"
+        assert not scheduler.ledger.records
+        self.check_determinism()
+        self.check_honest_knowledge()
+        for request_id in self.submitted:
+            story = scheduler.story(request_id)
+            assert isinstance(story[0].what, Submitted)
+            assert self.finished[request_id] in [entry.what for entry in story]
+
+
+KNOWLEDGE: set[type] = {
+    *(View, ClassQueue, Request, RequestClass, TargetState, TargetSpec, Offer, Run),
+    *(LatencyCurve, Ladder, _Window),
+}
+"""What a policy may see, besides numbers, strings and containers."""
+
+
+def reachable_types(root: object) -> set[type]:
+    """The types of all objects that can be reached through attributes and containers."""
+    found: set[type] = set()
+    seen: dict[int, object] = {}
+    ahead: list[Any] = [root]
+    while ahead:
+        what = ahead.pop()
+        if id(what) in seen:
+            continue
+        seen[id(what)] = what
+        if what is None or isinstance(what, (str, int, float, bool)):
+            continue
+        if type(what).__module__ in {"builtins", "collections"}:
+            assert not callable(what), f"a policy can reach {what}"
+            ahead.extend(what.items() if isinstance(what, dict) else what)
+            continue
+        found.add(type(what))
+        names = list(getattr(what, "__dict__", {}))
+        for base in type(what).__mro__:
+            names.extend(getattr(base, "__slots__", ()))
+        if isinstance(what, tuple):
+            ahead.extend(what)
+        ahead.extend(getattr(what, name) for name in names if hasattr(what, name))
+    return found

@@ -1,0 +1,143 @@
+"""What a policy may decide, what it may not, and how a decision is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from policies import POLICIES
+from scheduler.core.commands import Dispatch, WakeAt
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Cancelled,
+    PolicySwapped,
+    Submitted,
+    TargetReport,
+    TargetUp,
+    Woken,
+)
+from scheduler.core.outcomes import Outcome
+from scheduler.core.policy import Decision, Drop, Place, View, Wake
+from scheduler.core.requests import RequestClass
+from scheduler.core.scheduler import PolicyFailed, Scheduler
+from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
+
+
+@dataclass
+class Scripted:
+    """A policy that yields what it is given, once, and then waits; an exception it raises."""
+
+    script: list[Decision | Exception]
+
+    def decide(self, view: View) -> Iterable[Decision]:
+        while self.script:
+            decision = self.script.pop(0)
+            if isinstance(decision, Exception):
+                raise decision
+            yield decision
+
+
+def scripted(script) -> Scheduler:
+    scheduler = Scheduler(Scripted(script))
+    scheduler.handle(TargetUp(target(slots=1)), 0)
+    return scheduler
+
+
+ONE, TWO = request(1, 50), request(2, 60)
+
+
+def test_a_policy_that_raises_midway_loses_nothing():
+    scheduler = scripted([Drop(ONE, "no"), Place("cpu:0", offer(), (TWO,), "go"), OSError("disk")])
+    with pytest.raises(PolicyFailed, match="OSError: disk") as failure:
+        scheduler.handle(Submitted((ONE, TWO)), 0)
+    commands = failure.value.commands
+    assert outcomes(commands) == {1: Outcome.INFEASIBLE}
+    assert [sent.request_ids for sent in of(Dispatch, commands)] == [(2,)]
+    assert commands[-1] == WakeAt(60 * MS + 1)
+    scheduler.validate()
+    swapped = scheduler.handle(PolicySwapped("edf", POLICIES["edf"]()), 1)
+    assert swapped == []
+    assert outcomes(scheduler.handle(BatchDone(1), 5)) == {2: Outcome.COMPLETED}
+
+
+def test_arrivals_that_were_dropped_are_no_longer_in_the_view():
+    seen = []
+
+    class Dropper:
+        def decide(self, view: View) -> Iterable[Decision]:
+            for arrival in view.arrivals:
+                yield Drop(arrival, "no")
+                seen.append([r.id for r in view.arrivals])
+
+    scheduler = Scheduler(Dropper())
+    scheduler.handle(TargetUp(target()), 0)
+    scheduler.handle(Submitted((ONE, TWO, request(3, 70))), 0)
+    assert seen == [[2, 3], [3], []]
+
+
+@pytest.mark.parametrize(
+    ("decision", "complaint"),
+    [
+        (Place("gpu:9", offer(), (ONE,), ""), "the target has no free slot"),
+        (Place("cpu:0", offer("other"), (ONE,), ""), "does not offer that variant"),
+        (Place("cpu:0", offer(), (), ""), "batch sizes there are"),
+        (Place("cpu:0", offer(), (ONE, TWO, ONE), ""), "batch sizes there are"),
+        (Place("cpu:0", offer(), (ONE, ONE), ""), "each request once"),
+        (Place("cpu:0", offer(), (request(9, 50),), ""), "request 9 is not queued"),
+        (Place("cpu:0", offer(), (replace(ONE, weight=2),), ""), "request 1 is not queued"),
+        (Drop(request(9, 50), ""), "request 9 is not queued"),
+        (Wake(0, ""), "the time to wake up is not in the future"),
+        ("nonsense", "that is no decision"),
+    ],
+)
+def test_the_impossible_is_refused(decision, complaint):
+    scheduler = scripted([decision])
+    with pytest.raises(PolicyFailed, match=f"Scripted decided the impossible: .*{complaint}"):
+        scheduler.handle(Submitted((ONE, TWO)), 0)
+    scheduler.validate()
+    assert len(scheduler.queues[M]) == 2
+
+
+def test_classes_and_variants_are_not_mixed():
+    picky = request(3, 50, RequestClass("m", variant="int8"))
+    scheduler = scripted([Place("cpu:0", offer(), (ONE, picky), "")])
+    scheduler.handle(TargetReport("cpu:0", (offer(variant="int8"),)), 0)
+    with pytest.raises(PolicyFailed, match="requests of one class"):
+        scheduler.handle(Submitted((ONE, picky)), 0)
+    scheduler.policy = Scripted([Place("cpu:0", offer(), (picky,), "")])
+    with pytest.raises(PolicyFailed, match="does not accept that variant"):
+        scheduler.handle(Woken(), 0)
+
+
+def test_an_impossible_decision_tells_the_story_of_the_request():
+    scheduler = scripted([Place("cpu:0", offer(), (ONE,), "first"), Drop(ONE, "too late")])
+    with pytest.raises(PolicyFailed, match="request 1 is not queued") as failure:
+        scheduler.handle(Submitted((ONE, TWO)), 0)
+    assert "what=Submitted(" in str(failure.value)
+
+
+def test_a_wish_to_wait_is_armed_told_and_void_at_the_next_decision():
+    scheduler = scripted([Wake(9 * MS, "a fuller batch"), Wake(7 * MS, "or so")])
+    assert scheduler.handle(Submitted((ONE,)), 0) == [WakeAt(7 * MS)]
+    assert [entry.what for entry in scheduler.story(1)][1] == Wake(9 * MS, "a fuller batch")
+    assert scheduler.handle(Woken(), 7 * MS) == [WakeAt(50 * MS + 1)]
+
+
+# -- the story
+
+
+def test_a_story_tells_the_whole_life(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 90), request(2, 90))
+    box.handle(BatchFailed(1, "busy", started=False), 1 * MS)
+    box.handle(TargetUp(target()), 8 * MS)
+    box.handle(Cancelled(1), 9 * MS)
+    told = [type(entry.what).__name__ for entry in box.scheduler.story(1)]
+    assert told == [
+        *("Submitted", "Dispatch", "BatchFailed", "Dispatch", "TargetUp"),
+        *("Dispatch", "Cancelled", "CancelRun", "Finish"),
+    ]
+    assert box.scheduler.story(77) == []

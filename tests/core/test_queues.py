@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.core.queues import ClassQueue
+from scheduler.core.requests import Request
+from tests.core.world import M
+
+WAITING = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(1, 20), st.booleans()), min_size=1, max_size=30
+)
+
+
+def filled(fields) -> tuple[ClassQueue, list[Request]]:
+    """A queue after some pushes and removals, and what should be in it, in order."""
+    queue = ClassQueue(M)
+    requests = [
+        Request(i, M, deadline, priority) for i, (priority, deadline, _) in enumerate(fields, 1)
+    ]
+    for request in requests:
+        queue.push(request)
+    for request, (_, _, stays) in zip(requests, fields, strict=True):
+        if not stays:
+            queue.remove(request)
+    left = [r for r, (_, _, stays) in zip(requests, fields, strict=True) if stays]
+    return queue, sorted(left, key=lambda r: (r.priority, r.deadline_ns, r.id))
+
+
+@given(fields=WAITING, at=st.integers(0, 21), count=st.integers(1, 8))
+def test_a_queue_answers_like_a_sorted_list(fields, at, count):
+    queue, expected = filled(fields)
+    assert list(queue) == expected
+    assert len(queue) == len(expected)
+    assert list(queue.by_age()) == sorted(expected, key=lambda r: r.id)
+    assert queue.first(count) == expected[:count]
+    assert queue.first(count, at) == [r for r in expected if r.deadline_ns >= at][:count]
+    assert queue.due(at) == [r for r in expected if r.deadline_ns < at]
+    assert queue.due(at, 5) == [r for r in expected if 5 <= r.deadline_ns < at]
+    if expected:
+        assert queue.head() == expected[0]
+        assert queue.soonest_ns() == min(r.deadline_ns for r in expected)
+    for position, request in enumerate(expected):
+        assert queue.count_ahead(request) == position
+        assert request in queue
+    for priority in range(8):
+        level = [r for r in expected if r.priority == priority]
+        assert [entry[2] for entry in queue.level(priority)] == level
+
+
+def test_what_is_not_there_can_not_be_removed():
+    queue = ClassQueue(M)
+    with pytest.raises(KeyError):
+        queue.remove(Request(1, M, 5))
+
+
+def test_an_equal_request_is_not_the_one_that_waits():
+    queue = ClassQueue(M)
+    queue.push(Request(1, M, 5))
+    assert Request(1, M, 5) not in queue

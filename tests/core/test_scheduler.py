@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import pytest
+
+from policies import POLICIES
+from scheduler.core.commands import CancelRun, Dispatch, Finish, WakeAt
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Cancelled,
+    Submitted,
+    TargetDown,
+    TargetReport,
+    TargetUp,
+    Woken,
+)
+from scheduler.core.limits import Limits
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.core.scheduler import InvariantError, Scheduler
+from tests.core.laws import Watch
+from tests.core.world import MS, of, offer, outcomes, request, submit, target
+
+# -- how requests end
+
+
+def test_a_request_is_run_and_answered(each_box):
+    each_box.handle(TargetUp(target()), 0)
+    (sent,) = of(Dispatch, submit(each_box, request(1, 50)))
+    assert (sent.target_id, sent.model, sent.variant, sent.request_ids) == ("cpu:0", "m", "v", (1,))
+    assert sent.latest_start_ns == 47 * MS
+    done = each_box.handle(BatchDone(sent.run_id), 3 * MS)
+    assert of(Finish, done) == [Finish(1, Outcome.COMPLETED, "in time", sent.run_id, 0)]
+
+
+def test_exactly_at_the_deadline_is_in_time_and_a_nanosecond_later_is_not(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 3))
+    assert outcomes(box.handle(BatchDone(1), 3 * MS)) == {1: Outcome.COMPLETED}
+    submit(box, request(2, 10), at_ms=3)
+    assert outcomes(box.handle(Woken(), 10 * MS)) == {}
+    late = box.handle(Woken(), 10 * MS + 1)
+    assert outcomes(late) == {2: Outcome.EXPIRED}
+    assert of(CancelRun, late) == [CancelRun(2)]
+
+
+def test_expiry_is_said_when_it_was_asked_to_be_woken_for_it(box):
+    box.handle(TargetUp(target(slots=1)), 0)
+    said = submit(box, request(1, 100), request(2, 10, accept_late=True))
+    (wake,) = of(WakeAt, said)
+    assert outcomes(box.handle(Woken(), wake.at_ns)) == {} or wake.at_ns == 10 * MS + 1
+
+
+def test_a_late_result_is_for_those_who_asked(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 8, accept_late=True), request(2, 9))
+    said = box.handle(BatchDone(1), 9 * MS + 1)
+    assert outcomes(said) == {1: Outcome.LATE, 2: Outcome.EXPIRED}
+
+
+def test_a_late_request_whose_run_fails_after_the_deadline_expires(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 8, accept_late=True))
+    assert outcomes(box.handle(Woken(), 9 * MS)) == {}
+    assert outcomes(box.handle(BatchFailed(1, "broken"), 10 * MS)) == {1: Outcome.EXPIRED}
+
+
+def test_cancelling_ends_it_wherever_it_is(box):
+    box.handle(TargetUp(target(slots=1)), 0)
+    submit(box, request(1, 50))
+    submit(box, request(2, 60), at_ms=1)
+    assert outcomes(box.handle(Cancelled(2), 1 * MS)) == {2: Outcome.CANCELLED}
+    running = box.handle(Cancelled(1), 2 * MS)
+    assert outcomes(running) == {1: Outcome.CANCELLED}
+    assert of(CancelRun, running) == [CancelRun(1)]
+    assert of(Finish, box.handle(Cancelled(1), 2 * MS)) == []
+
+
+def test_limits_are_said_as_overload(box):
+    box = Watch(POLICIES["edf"], Limits(requests=2, bytes=100))
+    box.handle(TargetUp(target(slots=1)), 0)
+    said = submit(box, request(1, 50, size_bytes=90), request(2, 50, size_bytes=20))
+    assert outcomes(said) == {2: Outcome.OVERLOADED}
+    said = submit(box, request(3, 50), request(4, 50))
+    assert outcomes(said) == {4: Outcome.OVERLOADED}
+    box.close()
+
+
+def test_no_target_at_all_is_unavailable_and_no_time_left_is_expired(box):
+    said = submit(box, request(1, 50), request(2, 0))
+    assert outcomes(said) == {1: Outcome.UNAVAILABLE, 2: Outcome.EXPIRED}
+    assert of(Finish, said)[0].reason == "no target has model 'm' ready"
+
+
+# -- targets that come and go
+
+
+def test_a_lost_target_gives_its_requests_to_another(box):
+    box.handle(TargetUp(target("a")), 0)
+    submit(box, request(1, 50))
+    box.handle(TargetUp(target("b")), 1 * MS)
+    (again,) = of(Dispatch, box.handle(TargetDown("a", "crashed"), 2 * MS))
+    assert (again.target_id, again.request_ids) == ("b", (1,))
+
+
+def test_requests_wait_for_a_target_that_returns_before_their_deadline(box):
+    box.handle(TargetUp(target()), 0)
+    box.handle(TargetDown("cpu:0", "restarts", 20 * MS), 0)
+    said = submit(box, request(1, 50), request(2, 20))
+    assert outcomes(said) == {2: Outcome.UNAVAILABLE}
+    assert "runs on cpu:0, which is down" in of(Finish, said)[0].reason
+    (sent,) = of(Dispatch, box.handle(TargetUp(target()), 20 * MS))
+    assert sent.request_ids == (1,)
+
+
+def test_a_target_that_does_not_return_makes_requests_unavailable_at_once(box):
+    box.handle(TargetUp(target(slots=1)), 0)
+    submit(box, request(1, 50))
+    submit(box, request(2, 50))
+    said = box.handle(TargetDown("cpu:0", "unplugged"), 1 * MS)
+    assert outcomes(said) == {1: Outcome.UNAVAILABLE, 2: Outcome.UNAVAILABLE}
+    assert of(Finish, said)[0].reason.endswith("which is down: unplugged")
+
+
+def test_a_replaced_target_loses_its_runs_but_not_their_requests(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 50))
+    (again,) = of(Dispatch, box.handle(TargetUp(target()), 1 * MS))
+    assert again.request_ids == (1,)
+    with pytest.raises(InvariantError, match="run 1 is not known"):
+        box.handle(BatchDone(1), 2 * MS)
+
+
+def test_what_only_the_former_target_could_run_waits_for_further_reports(box):
+    box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"))), 0)
+    box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
+    submit(box, request(1, 50, RequestClass("n")))
+    assert box.handle(TargetUp(target("cpu:0", offer("m"))), 5 * MS) == []
+    (sent,) = of(Dispatch, box.handle(TargetReport("cpu:0", (offer("n"),)), 6 * MS))
+    assert (sent.model, sent.request_ids) == ("n", (1,))
+
+
+def test_only_the_oldest_run_of_a_lost_target_had_started(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 90))
+    submit(box, request(2, 90), at_ms=2)
+    assert len(box.scheduler.runs) == 2
+    box.handle(TargetDown("cpu:0", "crashed", 5 * MS), 3 * MS)
+    records = box.scheduler.ledger.records
+    assert {i: record.attempts for i, record in records.items()} == {1: 1, 2: 0}
+    assert records[1].request.kind.alone == 1
+    assert records[2].request.kind.alone is None
+
+
+def test_a_refused_run_costs_no_attempt_and_keeps_company(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 90), request(2, 90))
+    for run_id in range(1, 6):
+        (sent,) = of(Dispatch, box.handle(BatchFailed(run_id, "busy", started=False), run_id * MS))
+        assert sent.request_ids == (1, 2)
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_attempts_are_bounded(attempts):
+    box = Watch(POLICIES["edf"], Limits(attempts=attempts))
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 900))
+    for run_id in range(1, attempts):
+        assert outcomes(box.handle(BatchFailed(run_id, "broken"), run_id * MS)) == {}
+    said = box.handle(BatchFailed(attempts, "broken"), attempts * MS)
+    assert outcomes(said) == {1: Outcome.FAILED}
+    assert of(Finish, said)[0].reason == f"failed {attempts} times, last on cpu:0: broken"
+    box.close()
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_request_that_kills_its_worker_fails_alone(policy, attempts):
+    """Its batch mates complete, whatever the limit: a shared run is nobody's last."""
+    poison = 3
+    box = Watch(POLICIES[policy], Limits(attempts=attempts))
+    box.handle(TargetUp(target()), 0)
+    now_ms = 0
+    agenda = submit(box, *(request(i, 900) for i in range(1, 9)))
+    assert of(Dispatch, agenda)[0].request_ids == tuple(range(1, 9))
+    while box.scheduler.runs:
+        now_ms += 5
+        run = box.scheduler.runs[min(box.scheduler.runs)]
+        if poison in run.request_ids:
+            box.handle(TargetDown("cpu:0", "killed", 2 * MS), now_ms * MS)
+            box.handle(TargetUp(target()), (now_ms + 2) * MS)
+        else:
+            box.handle(BatchDone(run.id), now_ms * MS)
+    ended = {i: finish.outcome for i, finish in box.finished.items()}
+    assert ended.pop(poison) is Outcome.FAILED
+    assert set(ended.values()) == {Outcome.COMPLETED}
+    sent = [run for run in box.runs.values() if poison in run.request_ids]
+    assert len(sent) == max(2, attempts)
+    box.close()
+
+
+def test_a_bad_item_fails_alone(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 50), request(2, 50))
+    said = box.handle(BatchDone(1, {2: "not an image"}), 5 * MS)
+    assert outcomes(said) == {1: Outcome.COMPLETED, 2: Outcome.FAILED}
+
+
+def test_what_was_learned_is_forgotten_when_nothing_confirms_it(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 900))
+    box.handle(BatchDone(1), 800 * MS)
+    curve = box.scheduler.targets["cpu:0"].curve(offer())
+    assert curve.predict(1, 0.99) == 800 * MS
+    submit(box, request(2, 9_000), at_ms=3_000)
+    assert curve.predict(1, 0.99) == 3 * MS
+
+
+# -- events that can't have happened
+
+
+@pytest.mark.parametrize(
+    ("event", "complaint"),
+    [
+        (BatchDone(7), "run 7 is not known"),
+        (BatchFailed(7, ""), "run 7 is not known"),
+        (TargetDown("x", ""), "target 'x' is not known"),
+        (TargetReport("x", ()), "target 'x' is not known"),
+        (Submitted((request(9, 90), request(9, 90))), "request 9 came after 9"),
+        (Submitted((request(1, 90),)), "request 1 came after 1"),
+    ],
+)
+def test_an_event_that_contradicts_the_state_changes_nothing(box, event, complaint):
+    """Not even what is due at its time is lost: it is said with the next event."""
+    box.handle(TargetUp(target(slots=1)), 0)
+    submit(box, request(1, 50))
+    before = box.scheduler.now_ns, dict(box.scheduler.counts)
+    with pytest.raises(InvariantError, match=complaint):
+        box.handle(event, 60 * MS)
+    assert (box.scheduler.now_ns, dict(box.scheduler.counts)) == before
+    assert outcomes(box.handle(Woken(), 60 * MS)) == {1: Outcome.EXPIRED}
+
+
+def test_time_does_not_go_back(box):
+    box.handle(Woken(), 5)
+    with pytest.raises(InvariantError, match="time went back from 5 to 4"):
+        box.handle(Woken(), 4)
+
+
+def test_a_broken_state_is_told(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 50))
+    record = box.scheduler.ledger.records.pop(1)
+    with pytest.raises(InvariantError, match="each pending request is queued or runs, once"):
+        box.scheduler.validate()
+    box.scheduler.ledger.records[1] = record
+
+
+# -- waking up
+
+
+def test_a_wake_up_that_never_came_is_asked_for_again(box):
+    """The shell may handle another event first, at or after the time that was armed."""
+    box.handle(TargetUp(target(slots=1)), 0)
+    submit(box, request(1, 10), request(2, 90, accept_late=True))
+    said = box.handle(Cancelled(99), 11 * MS)
+    assert outcomes(said) == {1: Outcome.EXPIRED}
+    assert box.scheduler.armed_ns is not None
+    assert of(WakeAt, said) == [WakeAt(box.scheduler.armed_ns)]
+
+
+def test_a_wake_up_that_comes_too_early_is_asked_for_again(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 10))
+    assert box.handle(Woken(), 1 * MS) == [WakeAt(10 * MS + 1)]
+
+
+def test_it_wakes_up_to_send_the_next_batch_ahead(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 50))
+    assert WakeAt(2 * MS) in submit(box, request(2, 50), at_ms=1)
+    (sent,) = of(Dispatch, box.handle(Woken(), 2 * MS))
+    assert sent.request_ids == (2,)
+
+
+def test_expiries_of_what_has_ended_are_not_kept():
+    """One request that stays would keep all that expire after it."""
+    scheduler = Scheduler(POLICIES["edf"]())
+    scheduler.handle(TargetUp(target(slots=1)), 0)
+    scheduler.handle(Submitted((request(1, 10**5),)), 0)
+    for i in range(2, 3_000):
+        scheduler.handle(Submitted((request(i, 10**6),)), 0)
+        scheduler.handle(Cancelled(i), 0)
+    assert len(scheduler.ledger._expiries) < 1_500
+    scheduler.validate()

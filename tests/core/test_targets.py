@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import Run, TargetSpec, TargetState
+from tests.core.world import MS, offer, target
+
+FIVE = offer(base_ms=5, item_ms=0)
+
+
+def state(*offers, slots: int = 2) -> TargetState:
+    found = TargetState(target("t", *offers, slots=slots))
+    found.add_offers(found.spec.offers)
+    return found
+
+
+def run(run_id: int, at_ms: float, expected_ms: float = 5, size: int = 1) -> Run:
+    ids = tuple(range(size))
+    return Run(run_id, "t", FIVE, ids, set(ids), int(at_ms * MS), int(expected_ms * MS))
+
+
+def test_runs_are_expected_one_after_the_other():
+    busy = state(FIVE, slots=3)
+    busy.begin(run(1, 0))
+    busy.begin(run(2, 1, expected_ms=3))
+    assert busy.free_ns(1 * MS) == 8 * MS
+    assert busy.opens_ns() == 7 * MS
+    assert not busy.is_open(6 * MS)
+    assert busy.is_open(7 * MS)
+
+
+def test_an_idle_target_is_open_and_free_now():
+    assert state(FIVE).free_ns(7) == 7
+    assert state(FIVE).is_open(7)
+
+
+def test_the_longer_a_run_is_overdue_the_longer_it_is_expected_to_take():
+    busy = state(FIVE)
+    busy.begin(run(1, 0))
+    busy.begin(run(2, 0))
+    assert busy.free_ns(5 * MS) == 10 * MS
+    assert busy.free_ns(6 * MS) == 7 * MS + 5 * MS
+    assert busy.free_ns(25 * MS) == 45 * MS + 5 * MS
+
+
+def test_a_target_without_a_slot_is_never_open():
+    busy = state(FIVE, slots=1)
+    busy.begin(run(1, 0))
+    assert not busy.is_open(100 * MS)
+    busy.end(run(1, 0), 5 * MS, started=True)
+    assert busy.is_open(5 * MS)
+    busy.up = False
+    assert not busy.is_open(5 * MS)
+
+
+def test_a_run_that_waited_ahead_is_measured_from_its_start():
+    busy = state(FIVE)
+    first, second = run(1, 0), run(2, 1)
+    busy.begin(first)
+    busy.begin(second)
+    busy.observe(first, 4 * MS)
+    busy.end(first, 4 * MS, started=True)
+    busy.observe(second, 10 * MS)
+    assert busy.curve(FIVE).predict(1, 0.99) == 6 * MS
+
+
+def test_a_run_that_was_skipped_does_not_shorten_the_one_before_it():
+    busy = state(FIVE)
+    first, second = run(1, 0), run(2, 1)
+    busy.begin(first)
+    busy.begin(second)
+    busy.end(second, 3 * MS, started=False)
+    busy.observe(first, 9 * MS)
+    assert busy.curve(FIVE).predict(1, 0.99) == 9 * MS
+
+
+def test_an_offer_that_is_repeated_keeps_what_was_learned_and_a_new_measurement_does_not():
+    learned = state(FIVE)
+    learned.observe(run(1, 0), 9 * MS)
+    learned.add_offers([offer(base_ms=5, item_ms=0)])
+    assert learned.curve(FIVE).predict(1, 0.99) == 9 * MS
+    learned.add_offers([offer(base_ms=6, item_ms=0)])
+    assert learned.curve(FIVE).predict(1, 0.99) == 6 * MS
+    assert [o.latency_ns[1][0] for o in learned.offers["m"]] == [6 * MS]
+
+
+def test_a_run_of_an_offer_that_was_replaced_teaches_nothing():
+    replaced = state(FIVE)
+    replaced.add_offers([offer(base_ms=6, item_ms=0, sizes=(1, 2))])
+    replaced.observe(run(1, 0, size=8), 30 * MS)
+    assert replaced.curve(FIVE).predict(2, 0.99) == 6 * MS
+
+
+def test_only_what_is_stale_is_forgotten():
+    learned = state(FIVE, offer("n", base_ms=1, item_ms=0))
+    learned.observe(run(1, 0), 9 * MS)
+    later = replace(run(2, 1_990), offer=learned.offers["n"][0])
+    learned.last_done_ns = 1_990 * MS
+    learned.observe(later, 2_000 * MS)
+    assert not learned.refresh(2_009 * MS)
+    assert learned.refresh(2_010 * MS)
+    assert learned.curve(FIVE).predict(1, 0.99) == 5 * MS
+    assert learned.curve(later.offer).predict(1, 0.99) == 10 * MS
+    assert not learned.refresh(2_011 * MS)
+    assert learned.refresh(4_001 * MS)
+    assert not learned.refresh(9_000 * MS)
+
+
+def test_offers_come_in_the_order_of_preference_and_a_caller_may_insist():
+    many = state(offer(variant="b", rank=1), offer(variant="z"), offer(variant="a", rank=1))
+    assert [o.variant for o in many.usable(RequestClass("m"))] == ["z", "a", "b"]
+    assert [o.variant for o in many.usable(RequestClass("m", "b"))] == ["b"]
+    assert many.usable(RequestClass("other")) == []
+
+
+def test_a_target_has_a_slot():
+    with pytest.raises(ValueError, match="slots"):
+        TargetSpec("t", (FIVE,), slots=0)

@@ -1,0 +1,167 @@
+"""Goodput's word: what it refuses, what it promises, and what it offers instead."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from policies.goodput import Goodput
+from scheduler.core.commands import Dispatch, Finish
+from scheduler.core.events import BatchDone, Submitted, TargetDown, TargetUp, Woken
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.scheduler import Scheduler
+from tests.core.laws import Watch
+from tests.core.world import MS, of, offer, outcomes, request, submit, target
+
+SPECS = (
+    target("cpu:0", offer("a", spread=0.2), offer("b", base_ms=0, item_ms=3, spread=0.1), slots=1),
+    target("gpu:0", offer("a", "fp16", 3, 0.1, (1, 4, 16)), offer("a", "fp32", 5, rank=1)),
+    target("npu:0", offer("b", base_ms=1), offer("c", base_ms=4)),
+)
+BUDGETS = st.integers(1, 60_000).map(lambda us: us * 1_000)
+REQUESTS = st.tuples(
+    st.sampled_from("aaabc").map(RequestClass),
+    BUDGETS,
+    st.sampled_from((3, 3, 3, 1, 6)),
+    st.sampled_from((1.0, 1.0, 0.5, 2.0)),
+    st.booleans(),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    up=st.integers(1, 3),
+    before=st.lists(REQUESTS, max_size=60),
+    gap_us=st.integers(0, 900),
+    down=st.booleans(),
+    asked=REQUESTS,
+)
+def test_a_counter_offer_is_kept(up, before, gap_us, down, asked):
+    """The same request again at once, with that budget and nothing else changed, is admitted."""
+    scheduler = Scheduler(Goodput())
+    for spec in SPECS[:up]:
+        scheduler.handle(TargetUp(spec), 0)
+    now_ns = 0
+    for request_id, (kind, budget_ns, priority, weight, late) in enumerate(before, 1):
+        now_ns = request_id * gap_us * 1_000
+        wanted = Request(request_id, kind, now_ns + budget_ns, priority, weight, 0, late)
+        scheduler.handle(Submitted((wanted,)), now_ns)
+    if down:
+        scheduler.handle(TargetDown("cpu:0", "restarts", 5 * MS), now_ns)
+    scheduler.handle(Woken(), now_ns)
+    kind, budget_ns, priority, weight, _ = asked
+    wanted = Request(1_000, kind, now_ns + budget_ns, priority, weight)
+    said = scheduler.handle(Submitted((wanted,)), now_ns)
+    refusals = [finish for finish in of(Finish, said) if finish.request_id == 1_000]
+    assume(refusals and refusals[0].outcome is Outcome.INFEASIBLE)
+    assert len(of(Finish, said)) == 1
+    assert not of(Dispatch, said)
+    offers = refusals[0].detail["earliest_budget_ms"]
+    assert offers
+    for again_id, budget_ms in enumerate(set(offers.values()), 1_001):
+        assert budget_ms * MS > budget_ns
+        again = Request(again_id, kind, now_ns + round(budget_ms * MS), priority, weight)
+        assert outcomes(scheduler.handle(Submitted((again,)), now_ns)) == {}
+
+
+def full(*deadlines_ms: float, **rest) -> Watch:
+    """A box whose target runs one request of 4 ms at a time, with these queued behind one."""
+    watch = Watch(Goodput)
+    watch.handle(TargetUp(target("cpu:0", offer(base_ms=4, item_ms=0, sizes=(1,)), slots=1)), 0)
+    submit(watch, request(1, 90))
+    for request_id, deadline_ms in enumerate(deadlines_ms, 2):
+        assert outcomes(submit(watch, request(request_id, deadline_ms, **rest))) == {}
+    return watch
+
+
+def test_what_would_miss_behind_the_others_is_refused_with_the_budget_that_would_do():
+    watch = full(9, 13, 17)
+    said = submit(watch, request(9, 18))
+    assert outcomes(said) == {9: Outcome.INFEASIBLE}
+    (finish,) = of(Finish, said)
+    assert finish.reason == "would be 2.0 ms late behind what was admitted before"
+    assert finish.detail == {"stage": "refused", "earliest_budget_ms": {"cpu:0": 20.0}}
+    watch.close()
+
+
+def test_what_would_push_another_past_its_deadline_is_refused():
+    watch = full(9, 13, 17)
+    said = submit(watch, request(9, 8))
+    (finish,) = of(Finish, said)
+    assert "would make a request that was admitted before miss" in finish.reason
+    assert finish.detail["earliest_budget_ms"] == {"cpu:0": 20.0}
+    watch.close()
+
+
+def test_a_request_that_matters_more_is_admitted_before_others():
+    watch = full(9, 13, 17)
+    assert outcomes(submit(watch, request(9, 8, weight=2.0))) == {}
+    watch.close()
+
+
+def test_a_request_of_a_higher_priority_is_admitted_before_others():
+    watch = full(9, 13, 17)
+    assert outcomes(submit(watch, request(9, 8, priority=1))) == {}
+    watch.close()
+
+
+def test_those_who_accept_late_results_are_promised_nothing():
+    watch = full(9, 13, 17, accept_late=True)
+    assert outcomes(submit(watch, request(9, 8))) == {}
+    watch.close()
+
+
+def test_arrivals_of_one_moment_do_not_stand_in_each_others_way_before_they_are_admitted():
+    watch = full()
+    said = submit(watch, *(request(i, 4 + 4 * 3) for i in range(2, 8)))
+    assert sorted(outcomes(said)) == [5, 6, 7]
+    watch.close()
+
+
+def test_work_on_other_targets_is_no_reason_to_refuse():
+    watch = Watch(Goodput)
+    watch.handle(TargetUp(target("cpu:0", offer("a"))), 0)
+    watch.handle(TargetUp(target("gpu:0", offer("b"))), 0)
+    crowd = [request(i, 40, RequestClass("a")) for i in range(1, 21)]
+    submit(watch, *crowd)
+    said = submit(watch, request(50, 3.5, RequestClass("b")))
+    assert [sent.request_ids for sent in of(Dispatch, said)] == [(50,)]
+    watch.close()
+
+
+def test_what_was_admitted_and_can_not_be_kept_is_evicted_with_a_counter_offer():
+    watch = full(9, 13, 17)
+    said = watch.handle(BatchDone(1), 12 * MS)
+    evicted = [finish for finish in of(Finish, said) if finish.outcome is Outcome.INFEASIBLE]
+    assert evicted[0].detail["stage"] == "evicted"
+    assert set(evicted[0].detail["earliest_budget_ms"]) == {"cpu:0"}
+    watch.close()
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_a_full_batch_is_admitted_whole(size):
+    watch = Watch(Goodput)
+    watch.handle(TargetUp(target("cpu:0", offer(base_ms=8, item_ms=0.25))), 0)
+    said = submit(watch, *(request(i, 40) for i in range(1, size + 1)))
+    assert outcomes(said) == {}
+    watch.close()
+
+
+def test_what_takes_long_is_the_first_to_be_refused():
+    """All three would be in time, the long one at 45 ms; four short ones can be in its place.
+
+    Were there nothing behind it, nobody could be harmed, and it would be admitted.
+    """
+    short, long = offer("a", base_ms=2, item_ms=0, sizes=(1,)), offer("b", base_ms=8, sizes=(1,))
+    watch = Watch(Goodput)
+    watch.handle(TargetUp(target("cpu:0", short, long, slots=1)), 0)
+    a, b = RequestClass("a"), RequestClass("b")
+    submit(watch, *(request(i, 60, a) for i in range(1, 19)))
+    assert outcomes(submit(watch, request(21, 62, b))) == {}
+    submit(watch, *(request(i, 200, a) for i in range(22, 32)))
+    assert outcomes(submit(watch, request(32, 62, b))) == {32: Outcome.INFEASIBLE}
+    assert outcomes(submit(watch, request(33, 62, a))) == {}
+    assert outcomes(submit(watch, request(34, 62, b, weight=5.0))) == {}
+    watch.close()

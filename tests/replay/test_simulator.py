@@ -1,0 +1,167 @@
+"""The simulator, and through it what the policies are worth on seeded workloads."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from math import exp
+
+import pytest
+
+from policies import POLICIES, make_policy
+from replay.simulator import Arrival, Ending, ServiceTime, Simulator
+from scheduler.core.commands import Dispatch
+from scheduler.core.events import TargetDown, TargetUp
+from scheduler.core.offers import Offer
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
+
+MS = 1_000_000
+M = RequestClass("m")
+SIZES = (1, 2, 4, 8, 16)
+LINEAR = (0.0, 5.0)
+BATCHING = ((2.0, 1.0), (4.0, 0.5))
+"""Milliseconds per batch, and per item of it."""
+
+Curve = tuple[float, float]
+
+
+def one_target(curve: Curve, noise: float = 0.05) -> TargetSpec:
+    chance = random.Random(1)
+    base_ms, item_ms = curve
+    ladder = {
+        size: tuple(
+            int((base_ms + item_ms * size) * MS * chance.lognormvariate(0, noise))
+            for _ in range(30)
+        )
+        for size in SIZES
+    }
+    return TargetSpec("cpu:0", (Offer("m", "v", "runtime", ladder),))
+
+
+def service(curve: Curve, noise: float = 0.05, seed: int = 2) -> ServiceTime:
+    chance = random.Random(seed)
+
+    def service_ns(dispatch: Dispatch) -> int:
+        mean_ms = curve[0] + curve[1] * len(dispatch.request_ids)
+        return int(mean_ms * MS * chance.lognormvariate(0, noise))
+
+    return service_ns
+
+
+def poisson(
+    curve: Curve, load: float, count: int, late: bool = False, seed: int = 7
+) -> Iterator[Arrival]:
+    """Arrivals at a multiple of what the target does in full batches, with three budgets."""
+    chance = random.Random(seed)
+    per_ms = load * max(size / (curve[0] + curve[1] * size) for size in SIZES)
+    at_ms = 0.0
+    for _ in range(count):
+        at_ms += chance.expovariate(per_ms)
+        budget_ns = chance.choice((30, 50, 100)) * MS
+        yield Arrival(int(at_ms * MS), M, budget_ns, accept_late=late)
+
+
+def play(name: str, curve: Curve, load: float, count: int = 2_000, late: bool = False, **options):
+    simulator = Simulator(make_policy(name, **options), [one_target(curve)], service(curve))
+    endings = list(simulator.run(poisson(curve, load, count, late)))
+    simulator.scheduler.validate()
+    assert len(endings) == count
+    return endings
+
+
+def share_in_time(endings: list[Ending]) -> float:
+    return sum(ending.in_time for ending in endings) / len(endings)
+
+
+def share_broken(endings: list[Ending]) -> float:
+    """Those that were admitted and then not served."""
+    broken = [
+        ending
+        for ending in endings
+        if ending.finish.outcome is Outcome.EXPIRED
+        or ending.finish.detail.get("stage") == "evicted"
+    ]
+    return len(broken) / len(endings)
+
+
+@pytest.mark.parametrize("curve", [LINEAR, *BATCHING])
+def test_at_twice_the_load_goodput_keeps_its_word_and_nearly_reaches_the_bound(curve):
+    endings = play("goodput", curve, load=2)
+    assert share_in_time(endings) >= 0.9 * 0.5
+    assert share_broken(endings) < 0.03
+
+
+@pytest.mark.parametrize("curve", [LINEAR, *BATCHING])
+def test_below_capacity_goodput_refuses_next_to_nothing(curve):
+    assert share_in_time(play("goodput", curve, load=0.7)) > 0.99
+
+
+@pytest.mark.parametrize("curve", [LINEAR, *BATCHING])
+def test_at_twice_the_load_fcfs_collapses(curve):
+    """Late results are asked for, as the callers of the usual servers do whether they like it or
+    not: without that, the laws forbid it to run what is predicted to miss, and it would drop
+    instead, which is what saves it."""
+    collapsed = share_in_time(play("fcfs", curve, load=2, late=True))
+    assert collapsed < 0.8 * share_in_time(play("goodput", curve, load=2))
+    assert share_in_time(play("fcfs", LINEAR, load=2, late=True)) < 0.05
+
+
+def test_edf_serves_in_order_of_deadline():
+    simulator = Simulator(make_policy("edf"), [one_target(LINEAR)], service(LINEAR))
+    budgets = [300, 250, 100, 200, 150]
+    endings = list(simulator.run(Arrival(i, M, ms * MS) for i, ms in enumerate(budgets)))
+    assert [ending.arrival.budget_ns // MS for ending in endings] == [300, 100, 150, 200, 250]
+
+
+def test_without_overload_edf_loses_no_more_than_fcfs():
+    assert share_in_time(play("edf", LINEAR, load=0.9)) > share_in_time(play("fcfs", LINEAR, 0.9))
+
+
+def test_one_server_with_exponential_service_behaves_as_the_theory_says():
+    """M/M/1, first come first served: P(time in system > t) = exp(-(mu - lambda) t)."""
+    chance = random.Random(3)
+    mean_ms, load, budget_ms = 10, 0.5, 40
+    ladder = {1: tuple(int(mean_ms * MS * q) or 1 for q in (0.5, 1.0, 1.5))}
+    spec = TargetSpec("cpu:0", (Offer("m", "v", "runtime", ladder),), slots=1)
+    arrivals, at_ms = [], 0.0
+    for _ in range(12_000):
+        at_ms += chance.expovariate(load / mean_ms)
+        arrivals.append(Arrival(int(at_ms * MS), M, 100_000 * MS, accept_late=True))
+    simulator = Simulator(
+        make_policy("fcfs"), [spec], lambda run: int(chance.expovariate(1 / mean_ms) * MS) + 1
+    )
+    waits = [ending.at_ns - ending.arrival.at_ns for ending in simulator.run(arrivals)]
+    longer = sum(wait > budget_ms * MS for wait in waits) / len(waits)
+    assert longer == pytest.approx(exp(-(1 - load) / mean_ms * budget_ms), abs=0.02)
+    assert sum(waits) / len(waits) == pytest.approx(mean_ms * MS / (1 - load), rel=0.08)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_the_same_seed_plays_the_same(name):
+    first, second = (repr(play(name, BATCHING[0], 1.3, count=400)) for _ in range(2))
+    assert first == second
+
+
+def test_a_target_that_dies_takes_no_request_with_it():
+    """A run that died must not report back, nor hold up the target that replaced it."""
+    specs = [one_target(BATCHING[0])]
+    simulator = Simulator(make_policy("edf"), specs, service(BATCHING[0]))
+    for at_ms in range(20, 400, 40):
+        simulator.at(at_ms * MS, TargetDown("cpu:0", "crashed", 5 * MS))
+        simulator.at((at_ms + 5) * MS, TargetUp(specs[0]))
+    endings = list(simulator.run(poisson(BATCHING[0], 0.3, count=200)))
+    ended = Counter(ending.finish.outcome for ending in endings)
+    assert sum(ended.values()) == 200
+    assert ended[Outcome.COMPLETED] > 150
+    simulator.scheduler.validate()
+
+
+def test_what_comes_after_the_last_arrival_is_played_too():
+    simulator = Simulator(make_policy("edf"), [one_target(LINEAR)], service(LINEAR))
+    simulator.at(500 * MS, TargetDown("cpu:0", "unplugged"))
+    (ending,) = simulator.run([Arrival(0, M, 50 * MS)])
+    assert ending.finish.outcome is Outcome.COMPLETED
+    assert not simulator.scheduler.targets["cpu:0"].up
