@@ -16,6 +16,10 @@ STALE_NS = 2_000_000_000
 """A prediction that nothing has confirmed for so long falls back to the profile, so that a bad
 spell can't make a target look too slow to be tried ever again."""
 
+NOISE_SHIFT = 7
+"""A quantile that moved by less than 1/128 counts as the same, so that what is derived from a
+prediction need not be derived anew after every batch."""
+
 _GOLDEN = 0.6180339887498949
 
 
@@ -67,7 +71,7 @@ class LatencyCurve:
     Attributes:
         offer: Whose latency it is.
         batch_sizes: Those that were measured, ascending.
-        version: Rises with everything that is learned or forgotten.
+        version: Rises whenever a prediction that was asked for changes.
     """
 
     def __init__(self, offer: Offer) -> None:
@@ -76,16 +80,15 @@ class LatencyCurve:
         self.version = 0
         self.batch_sizes = tuple(sorted(offer.latency_ns))
         self._ladders: dict[float, Ladder] = {}
+        self._rungs: dict[float, list[int]] = {}
         self._observed_ns: int | None = None
         self._seed()
 
     def _seed(self) -> None:
         self._windows = [_Window(self.offer.latency_ns[size]) for size in self.batch_sizes]
-        self._changed()
-
-    def _changed(self) -> None:
         self.version += 1
         self._ladders.clear()
+        self._rungs.clear()
 
     def ladder(self, quantile: float) -> Ladder:
         """Within which time a share `quantile` of the batches of each size is done."""
@@ -95,11 +98,14 @@ class LatencyCurve:
         return ladder
 
     def _climb(self, quantile: float) -> Ladder:
+        rungs = self._rungs.get(quantile)
+        if rungs is None:
+            rungs = self._rungs[quantile] = [w.quantile(quantile) for w in self._windows]
         latencies: list[int] = []
         rates: list[float] = []
         latency_ns, rate = 1, 0.0
-        for size, window in zip(self.batch_sizes, self._windows, strict=True):
-            latency_ns = max(latency_ns, window.quantile(quantile))
+        for size, rung_ns in zip(self.batch_sizes, rungs, strict=True):
+            latency_ns = max(latency_ns, rung_ns)
             rate = max(rate, size / latency_ns)
             latencies.append(latency_ns)
             rates.append(rate)
@@ -117,9 +123,16 @@ class LatencyCurve:
 
     def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:
         """Learns from one finished batch."""
-        self._windows[bisect_left(self.batch_sizes, batch)].add(sample_ns)
+        rung = bisect_left(self.batch_sizes, batch)
+        window = self._windows[rung]
+        window.add(sample_ns)
         self._observed_ns = now_ns
-        self._changed()
+        for quantile, rungs in self._rungs.items():
+            rung_ns = window.quantile(quantile)
+            if abs(rung_ns - rungs[rung]) > rungs[rung] >> NOISE_SHIFT:
+                rungs[rung] = rung_ns
+                self._ladders.pop(quantile, None)
+                self.version += 1
 
     def stale_ns(self) -> int | None:
         """When what was learned is stale, unless it is confirmed; None if nothing was learned."""
