@@ -117,6 +117,13 @@ class Driver:
         policy: Name and options of the first policy.
         limits: What may be held at most.
         clock_ns: The monotonic clock.
+
+    Attributes:
+        policy: Name and options of the policy that decides now.
+        catalog: The models of the box.
+        core: The state machine.
+        clock_ns: The monotonic clock.
+        after_event: Called when all that an event brought about is done, e.g. to send answers.
     """
 
     def __init__(
@@ -130,6 +137,7 @@ class Driver:
         self.catalog = Catalog()
         self.core = Scheduler(make_policy(policy[0], **policy[1]), limits)
         self.clock_ns = clock_ns
+        self.after_event: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._devices: dict[str, _Device] = {}
         self._pending: dict[int, _Pending] = {}
@@ -279,6 +287,7 @@ class Driver:
             self._obey(command)
         if not self._pending:
             self._idle.set()
+        self.after_event()
 
     def _obey(self, command: Command) -> None:
         match command:

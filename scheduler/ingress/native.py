@@ -71,6 +71,8 @@ class NativeDoor:
         self.rules = rules
         self.status = status
         self.reading_bytes = 0
+        self.unsent: list[_Connection] = []
+        driver.after_event = self.flush
         self._connections: set[_Connection] = set()
         self.shapes = RequestShapes(driver.catalog)
         self._closing = False
@@ -93,11 +95,18 @@ class NativeDoor:
         """Counts a connection out."""
         self._connections.discard(connection)
 
+    def flush(self) -> None:
+        """Sends what the connections have to say: all answers to one client at once."""
+        unsent, self.unsent = self.unsent, []
+        for connection in unsent:
+            connection.flush()
+
     def stop_admitting(self) -> None:
         """Tells every client to take new requests elsewhere; answers still go out."""
         self._closing = True
         for connection in self._connections:
             connection.say_goodbye()
+        self.flush()
 
     @property
     def closing(self) -> bool:
@@ -149,6 +158,8 @@ class _Connection(asyncio.BufferedProtocol):
             self._take(frames)
         except (ProtocolError, Unauthorized) as error:
             self._refuse(error)
+        finally:
+            self._door.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -316,11 +327,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _write(self, buffers: list[Any]) -> None:
         if not self._out:
-            # One system call for all the answers of this turn of the loop.
-            self._loop.call_soon(self._flush)
+            self._door.unsent.append(self)
         self._out.extend(buffers)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Sends what was said since the last time, in one system call."""
         out, self._out = self._out, []
         if self._transport is None or not out:
             return
@@ -335,7 +346,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Closes once what was written is out."""
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
