@@ -1,0 +1,71 @@
+"""A box with its CPU split into two devices, one of them emulated, and a TCP door with a token."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler import Client, Unauthorized
+from tests.e2e.running_agent import RunningAgent
+
+TOKEN = "a-token-of-some-length"
+X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
+CORES = sorted(os.sched_getaffinity(0))
+
+pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores to split")
+
+
+@pytest.fixture(scope="module")
+def agent(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    folder = tmp_path_factory.mktemp("split")
+    token_file = folder / "token"
+    token_file.touch(0o600)
+    token_file.write_text(TOKEN)
+    emulated = {"base_ms": 1.0, "per_item_ms": 0.5}
+    agent = RunningAgent(
+        folder,
+        models,
+        listen={"native": [f"unix://{folder}/s.sock", "tcp://127.0.0.1:0"]},
+        token_file=str(token_file),
+        devices=[
+            {"id": "cpu:0", "cores": [CORES[0]], "runtimes": ["onnxruntime"]},
+            {"id": "cpu:1", "cores": [CORES[1]], "runtimes": ["emulated"], "options": emulated},
+        ],
+    )
+    yield agent
+    agent.close()
+
+
+@pytest.fixture(scope="module")
+def tcp_url(agent: RunningAgent) -> str:
+    said = next(line for line in agent.lines if "tcp://" in line)
+    found = re.search(r"tcp://127\.0\.0\.1:\d+", said)
+    assert found is not None
+    return found[0]
+
+
+def test_a_client_without_the_token_is_kept_out(agent: RunningAgent, tcp_url: str) -> None:
+    for url in (tcp_url, agent.url):
+        for token in (None, "not-the-token-at-all"):
+            with pytest.raises(Unauthorized, match="token"):
+                Client(url, token=token)
+
+
+def test_both_devices_serve_and_an_emulated_answer_says_so(tcp_url: str) -> None:
+    with Client(tcp_url, token=TOKEN) as client:
+        assert [target["up"] for target in client.status()["targets"]] == [True, True]
+        futures = [client.submit("relu", X, deadline_ms=5000) for _ in range(400)]
+        by_target = {result.target: result for result in (f.result() for f in futures)}
+        assert {name: r.runtime for name, r in by_target.items()} == {
+            "cpu:0": "onnxruntime",
+            "cpu:1": "emulated",
+        }
+        np.testing.assert_array_equal(by_target["cpu:0"]["y"], [0, 0, 2])
+        np.testing.assert_array_equal(by_target["cpu:1"]["y"], [0, 0, 0])
+        targets = next(m for m in client.models()["models"] if m["name"] == "relu")["variants"][0]
+        assert {t["target"]: t["runtime"] for t in targets["targets"]}["cpu:1"] == "emulated"
