@@ -84,6 +84,11 @@ class FrameReader:
         """True when no part of a frame is held."""
         return self._header is None and self._start == self._end
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the body that is coming in; 0 between frames."""
+        return 0 if self._body is None else len(self._body)
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the stream go; never empty."""
         if self._header is None:

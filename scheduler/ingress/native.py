@@ -63,6 +63,14 @@ class NativeDoor:
         driver: Takes the requests.
         rules: What is asked of clients.
         status: What `status` answers.
+
+    Attributes:
+        driver: Takes the requests.
+        rules: What is asked of clients.
+        status: What `status` answers.
+        shapes: Checks what requests bring.
+        reading_bytes: The memory of bodies that are coming in.
+        unsent: The connections that have something to say.
     """
 
     def __init__(self, driver: Driver, rules: DoorRules, status: Callable[[], Any]) -> None:
@@ -133,7 +141,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._new_ids: list[int] = []
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
-        self._reserved = 0
+        self._held_bytes = 0
 
     # -- asyncio.BufferedProtocol
 
@@ -152,10 +160,9 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._reader.advance(nbytes)
-            if not frames:
-                return
-            self._release()
-            self._take(frames)
+            self._count_held(self._reader.held_bytes)
+            if frames:
+                self._take(frames)
         except (ProtocolError, Unauthorized) as error:
             self._refuse(error)
         finally:
@@ -164,7 +171,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         del self._reader  # it refers back to this, and its buffer should not wait for the collector
-        self._release()
+        self._count_held(0)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._door.leave(self)
@@ -189,13 +196,12 @@ class _Connection(asyncio.BufferedProtocol):
             raise ProtocolError("the first frame of a connection is hello, without a body")
         if self._door.reading_bytes + size > self._driver.core.limits.bytes:
             return None
-        self._door.reading_bytes += size
-        self._reserved = size
         return allocate(header, size)
 
-    def _release(self) -> None:
-        self._door.reading_bytes -= self._reserved
-        self._reserved = 0
+    def _count_held(self, held_bytes: int) -> None:
+        """Adds the body that is coming in to those of the other connections."""
+        self._door.reading_bytes += held_bytes - self._held_bytes
+        self._held_bytes = held_bytes
 
     def _take(self, frames: list[tuple[Header, Body | None]]) -> None:
         submissions: list[Submission] = []

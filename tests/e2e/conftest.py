@@ -36,6 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of small models, one of them slow and without batches."""
     root = tmp_path_factory.mktemp("models")
     save(relu(), root / "relu/1/model.onnx")
+    save(relu(width=9_000), root / "wide/1/model.onnx")
     save(two_by_two(), root / "pair/1/model.onnx")
     save(gather(), root / "gather/model.onnx")
     (root / "gather/model.yaml").write_text(

@@ -165,3 +165,10 @@ def test_frames_are_answered_in_their_order(client: Client) -> None:
     frames = [np.full(3, i, np.float32) for i in range(50)]
     answers = client.map("relu", frames, deadline_ms=5000)
     assert [result["y"][0] for result in answers] == list(range(50))
+
+
+def test_more_passes_through_than_is_ever_held(client: Client) -> None:
+    frame = np.ones(9_000, np.float32)
+    count = 4 * 256_000_000 // 3 // frame.nbytes  # a third more than `queue_mb` in all
+    answers = client.map("wide", (frame for _ in range(count)), deadline_ms=20_000)
+    assert sum(1 for _ in answers) == count
