@@ -149,6 +149,7 @@ class SchedulerProcess:
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
             "listening": self._addresses,
+            "reading_bytes": self._door.reading_bytes,
             **self._driver.status(),
         }
 
