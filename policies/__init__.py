@@ -2,34 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
+from policies.cheapest import Cheapest
+from policies.clockwork import Clockwork
+from policies.deferred import Deferred
+from policies.ect import Ect
 from policies.edf import Edf
+from policies.edf_admit import EdfAdmit
 from policies.fcfs import Fcfs
 from policies.goodput import Goodput
+from policies.hedge import Hedged
+from policies.power_of_two import PowerOfTwo
+from policies.proactive_drop import ProactiveDrop
+from policies.round_robin import RoundRobin
+from policies.slackfit import SlackFit
+from policies.spill import Spill
+from policies.stability import Stability
+from policies.window import Window
 from scheduler.core.policy import Policy
 
-POLICIES: dict[str, Callable[..., Policy]] = {"edf": Edf, "fcfs": Fcfs, "goodput": Goodput}
+PolicyFactory = Callable[..., Policy]
+"""Makes a policy from its options."""
+
+POLICIES: dict[str, PolicyFactory] = {
+    "cheapest": Cheapest,
+    "clockwork": Clockwork,
+    "deferred": Deferred,
+    "ect": Ect,
+    "edf": Edf,
+    "edf_admit": EdfAdmit,
+    "fcfs": Fcfs,
+    "goodput": Goodput,
+    "hedge": Hedged,
+    "power_of_two": PowerOfTwo,
+    "proactive_drop": ProactiveDrop,
+    "round_robin": RoundRobin,
+    "slackfit": SlackFit,
+    "spill": Spill,
+    "stability": Stability,
+    "window": Window,
+}
 """Factory of each policy, by its name in the configuration."""
 
 DEFAULT = "goodput"
 
 
 def make_policy(name: str, **options: Any) -> Policy:
-    """A policy by name.
+    """A policy of the table by name.
 
     Args:
         name: A key of `POLICIES`.
-        options: The policy's own options.
+        options: The policy's own options. One that is a mapping with a `name` is itself a
+            policy, which the policy wraps.
 
     Raises:
         ValueError: No such policy, or not an option of it.
     """
+    return build_policy(name, options, named_policy)
+
+
+def build_policy(
+    name: str, options: Mapping[str, Any], find: Callable[[str], PolicyFactory]
+) -> Policy:
+    """A policy, with those that it wraps.
+
+    Args:
+        name: What `find` knows it by.
+        options: The policy's own; a mapping with a `name` among them is itself a policy.
+        find: Finds a factory by name, or raises `ValueError`.
+
+    Raises:
+        ValueError: No such policy, or not an option of it.
+    """
+    factory = find(name)
+    made = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping) and "name" in value:
+            inner = {str(k): v for k, v in value.items() if k != "name"}
+            value = build_policy(str(value["name"]), inner, find)
+        made[key] = value
+    try:
+        return factory(**made)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"policy {name!r}: {error}") from None
+
+
+def named_policy(name: str) -> PolicyFactory:
+    """The factory of a policy of the table.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
     factory = POLICIES.get(name)
     if factory is None:
-        raise ValueError(f"policy {name!r} is not known; there are {', '.join(sorted(POLICIES))}")
-    try:
-        return factory(**options)
-    except TypeError as error:
-        raise ValueError(f"policy {name!r}: {error}") from None
+        near = get_close_matches(name, POLICIES, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(
+            f"policy {name!r} is not known{hint}; there are {', '.join(sorted(POLICIES))}"
+        )
+    return factory

@@ -24,6 +24,7 @@ class Bid:
         offers: What it can run for the class, in the owner's order of preference.
         curves: The latency of each of them.
         quantile: The share of batches that must be done by the time that is counted on.
+        item_ns: How long the tensors of one request take to get there.
     """
 
     kind: RequestClass
@@ -32,17 +33,21 @@ class Bid:
     offers: tuple[Offer, ...]
     curves: tuple[LatencyCurve, ...]
     quantile: float
+    item_ns: int = 0
 
     def one_ns(self) -> int:
         """How long a single request takes with the fastest offer."""
         if len(self.curves) == 1:
-            return self.curves[0].ladder(self.quantile).latency_ns[0]
-        return min([curve.ladder(self.quantile).latency_ns[0] for curve in self.curves])
+            return self.curves[0].ladder(self.quantile).latency_ns[0] + self.item_ns
+        return (
+            min([curve.ladder(self.quantile).latency_ns[0] for curve in self.curves]) + self.item_ns
+        )
 
     def ladders(self) -> Iterator[tuple[Offer, Ladder]]:
         """Each offer with its latencies."""
         for offer, curve in zip(self.offers, self.curves, strict=True):
-            yield offer, curve.ladder(self.quantile)
+            ladder = curve.ladder(self.quantile)
+            yield offer, _with_transfer(ladder, self.item_ns) if self.item_ns else ladder
 
 
 class Outlook:
@@ -94,12 +99,24 @@ class Outlook:
                 self._bids.clear()
             bids = self._bids[kind] = [
                 Bid(
-                    kind, target, target_id, offers, tuple(map(target.curve, offers)), self.quantile
+                    kind,
+                    target,
+                    target_id,
+                    offers,
+                    tuple(map(target.curve, offers)),
+                    self.quantile,
+                    self._item_ns(kind, target),
                 )
                 for target_id, target in self.view.targets.items()
                 if target_id in self.starts_ns and (offers := tuple(target.usable(kind)))
             ]
         return bids
+
+    def _item_ns(self, kind: RequestClass, target: TargetState) -> int:
+        """Requests of one class have the same shapes, and so the same size."""
+        byte_ns = target.spec.transfer_ns[1]
+        queue = self.view.queues.get(kind) if byte_ns else None
+        return int(byte_ns * queue.head().size_bytes) if queue else 0
 
     def waiting(self, target: TargetState) -> list[tuple[ClassQueue, Bid]]:
         """The queues that a target can serve, with what it offers to each."""
@@ -153,3 +170,12 @@ class Outlook:
                 batch = tuple(late[:size])
                 return Place(target.spec.id, bid.offers[0], batch, "late, as the caller allows")
         return None
+
+
+def _with_transfer(ladder: Ladder, item_ns: int) -> Ladder:
+    """Latencies that include the way of the tensors; the rate stays that of the execution."""
+    latency_ns = tuple(
+        latency_ns + size * item_ns
+        for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True)
+    )
+    return Ladder(ladder.sizes, latency_ns, ladder.rate)

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from policies import make_policy
 from scheduler.cli_help import SETTINGS, examples
 from scheduler.config import Config, config_schema, load_config
 from scheduler.errors import LaxityError
+from scheduler.policy_loading import load_policy
 
 app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
 
@@ -42,7 +42,7 @@ def check(
 
 def _check_policy(name: str, options: dict[str, Any]) -> None:
     try:
-        make_policy(name, **options)
+        load_policy(name, **options)
     except ValueError as error:
         raise LaxityError(f"policy: {error}") from None
 

@@ -13,7 +13,7 @@ from scheduler.core.events import (
     TargetReport,
 )
 from scheduler.core.ledger import Ledger, Record
-from scheduler.core.policy import Place
+from scheduler.core.policy import Hedge, Place
 from scheduler.core.targets import Run, TargetState
 
 
@@ -39,22 +39,48 @@ def place_problem(
     place: Place, target: TargetState | None, records: Mapping[int, Record]
 ) -> tuple[str, int | None] | None:
     """Why a batch can't be placed, and which request is to blame if one is; None if it can."""
-    if target is None or not target.has_slot():
-        return "the target has no free slot", None
-    if place.offer not in target.offers.get(place.offer.model, ()):
-        return "the target does not offer that variant", None
-    sizes = target.curve(place.offer).batch_sizes
-    if len(place.requests) not in sizes:
-        return f"batch sizes there are {sizes}", None
+    problem = _batch_problem(place, target)
+    if problem is not None:
+        return problem, None
     for request in place.requests:
         record = records.get(request.id)
         if record is None or not record.queued or record.request is not request:
             return f"request {request.id} is not queued", request.id
+    return None
+
+
+def hedge_problem(
+    hedge: Hedge, target: TargetState | None, records: Mapping[int, Record]
+) -> tuple[str, int | None] | None:
+    """Why a second copy can't be sent, and which request is to blame if one is."""
+    problem = _batch_problem(hedge, target)
+    if problem is not None:
+        return problem, None
+    for request in hedge.requests:
+        record = records.get(request.id)
+        if record is None or record.run is None or record.request is not request:
+            return f"request {request.id} is not running", request.id
+        if record.hedge is not None:
+            return f"request {request.id} has a second copy already", request.id
+        if record.run.target_id == hedge.target_id:
+            return f"request {request.id} runs there already", request.id
+    return None
+
+
+def _batch_problem(place: Place | Hedge, target: TargetState | None) -> str | None:
+    """Why a target can't take a batch, whoever is in it."""
+    if target is None or not target.has_slot():
+        return "the target has no free slot"
+    if place.offer not in target.offers.get(place.offer.model, ()):
+        return "the target does not offer that variant"
+    sizes = target.curve(place.offer).batch_sizes
+    if len(place.requests) not in sizes:
+        return f"batch sizes there are {sizes}"
     kind = place.requests[0].kind
     if any(request.kind != kind for request in place.requests):
-        return "a batch holds requests of one class", None
+        return "a batch holds requests of one class"
     if len({request.id for request in place.requests}) < len(place.requests):
-        return "a batch holds each request once", None
+        return "a batch holds each request once"
     if place.offer not in target.usable(kind):
-        return "the class does not accept that variant", None
+        return "the class does not accept that variant"
     return None

@@ -18,13 +18,18 @@ def _of_requests(scheduler: Scheduler) -> dict[str, bool]:
     ledger = scheduler.ledger
     records = ledger.records.values()
     queued = [request.id for queue in ledger.queues.values() for request in queue]
-    running = [i for run in scheduler.runs.values() for i in run.waiting]
+    running = list({i for run in scheduler.runs.values() for i in run.waiting})
+    copies = {(run.id, i) for run in scheduler.runs.values() for i in run.waiting}
     return {
         "each pending request is queued or runs, once": sorted(queued + running)
         == sorted(ledger.records),
         "each record says where its request is": {r.request.id for r in records if r.queued}
-        == set(queued)
-        and {r.request.id for r in records if r.run} == set(running),
+        == set(queued),
+        "each run says who waits for it": copies
+        == {(run.id, r.request.id) for r in records for run in (r.run, r.hedge) if run},
+        "a second copy runs elsewhere than the first": all(
+            r.run is not None and r.run.target_id != r.hedge.target_id for r in records if r.hedge
+        ),
         "no queue is empty": all(map(len, ledger.queues.values())),
         "a queue holds one class": all(
             request.kind == kind for kind, queue in ledger.queues.items() for request in queue

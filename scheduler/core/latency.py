@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
+from scheduler.core import conformal, drift
 from scheduler.core.offers import Offer
 
-WINDOW = 64
-"""Samples kept per batch size."""
+WINDOW = 256
+"""Samples kept per batch size: enough for a 99 % quantile that isn't simply the largest."""
+
+SHAPE = 64
+"""Samples kept of a history that drift has ended, moved to the new level: they say how latency
+spreads until enough new ones do."""
 
 STALE_NS = 2_000_000_000
 """A prediction that nothing has confirmed for so long falls back to the profile, so that a bad
@@ -20,10 +26,19 @@ NOISE_SHIFT = 7
 """A quantile that moved by less than 1/128 counts as the same, so that what is derived from a
 prediction need not be derived anew after every batch."""
 
+QUANTILES = 16
+"""Quantiles of a curve that are kept up to date; the oldest gives way to another."""
+
+_TRAIL = 64
+"""Batches that are remembered in the order in which they were done."""
+
+_ENOUGH = 5
+"""So many samples say alone to which level a batch size has moved."""
+
 _GOLDEN = 0.6180339887498949
 
 
-def _shuffled(samples: tuple[int, ...]) -> list[int]:
+def _shuffled(samples: list[int]) -> list[int]:
     """The samples so that each stretch of them holds small and large ones alike."""
     order = sorted(range(len(samples)), key=lambda i: i * _GOLDEN % 1)
     return [samples[i] for i in order]
@@ -34,17 +49,42 @@ class _Window:
 
     def __init__(self, seed: tuple[int, ...]) -> None:
         samples = sorted(seed)
-        self._aged = deque(_shuffled(tuple(samples[:: ceil(len(samples) / WINDOW)])))
+        self._aged = deque(_shuffled(samples[:: ceil(len(samples) / WINDOW)]))
         self._sorted = sorted(self._aged)
 
-    def add(self, sample_ns: int) -> None:
-        if len(self._aged) >= WINDOW:
-            del self._sorted[bisect_left(self._sorted, self._aged.popleft())]
+    def add(self, sample_ns: int) -> float:
+        """Takes a sample in and says how far from the middle of the others it lies."""
+        samples = self._sorted
+        below = bisect_left(samples, sample_ns)
+        equal = bisect_right(samples, sample_ns, below) - below
+        deviation = drift.deviation(below, equal, len(samples))
+        if len(samples) >= WINDOW:
+            del samples[bisect_left(samples, self._aged.popleft())]
         self._aged.append(sample_ns)
-        insort(self._sorted, sample_ns)
+        insort(samples, sample_ns)
+        return deviation
 
-    def quantile(self, quantile: float) -> int:
-        return self._sorted[min(len(self._sorted) - 1, int(quantile * len(self._sorted)))]
+    def quantile(self, aim: float) -> int:
+        """What a share `aim` of such batches takes longer than."""
+        samples = self._sorted
+        return samples[conformal.rank(len(samples), aim)]
+
+    def ratios(self, recent: int) -> list[float]:
+        """The most recent samples, as multiples of the median of those before them."""
+        aged = list(self._aged)
+        split = max(1, len(aged) - recent)
+        before = drift.median(aged[:split])
+        return [sample / before for sample in aged[split:]]
+
+    def shift(self, recent: int, ratio: float) -> None:
+        """Moves all but the most recent samples to another level, and keeps few of them."""
+        aged = list(self._aged)
+        split = max(1, len(aged) - recent)
+        old, count = sorted(aged[:split]), min(split, SHAPE)
+        thinned = [old[(2 * i + 1) * split // (2 * count)] for i in range(count)]
+        moved = [max(1, round(sample * ratio)) for sample in thinned]
+        self._aged = deque([*_shuffled(moved), *aged[split:]])
+        self._sorted = sorted(self._aged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +102,25 @@ class Ladder:
     rate: tuple[float, ...]
 
 
+class Calibration(NamedTuple):
+    """How well one quantile of a curve was kept.
+
+    Attributes:
+        promised: The quantile.
+        batches: How many were done since the curve exists.
+        kept: How many of them within it.
+    """
+
+    promised: float
+    batches: int
+    kept: int
+
+    @property
+    def observed(self) -> float:
+        """The share of batches that were done within the quantile; 0 before the first."""
+        return self.kept / self.batches if self.batches else 0.0
+
+
 class LatencyCurve:
     """Latency of one variant on one target over batch size.
 
@@ -72,35 +131,55 @@ class LatencyCurve:
         offer: Whose latency it is.
         batch_sizes: Those that were measured, ascending.
         version: Rises whenever a prediction that was asked for changes.
+        drifts: How often latency has moved to another level.
     """
 
     def __init__(self, offer: Offer) -> None:
         """Starts from the offer's measured profile."""
         self.offer = offer
         self.version = 0
+        self.drifts = 0
         self.batch_sizes = tuple(sorted(offer.latency_ns))
         self._ladders: dict[float, Ladder] = {}
+        self._given: dict[float, Ladder] = {}
         self._rungs: dict[float, list[int]] = {}
+        self._aims: dict[float, list[float]] = {}
+        self._tallies: dict[float, list[int]] = {}
         self._observed_ns: int | None = None
         self._seed()
 
     def _seed(self) -> None:
         self._windows = [_Window(self.offer.latency_ns[size]) for size in self.batch_sizes]
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Derives all predictions from the windows alone, and watches for drift from now on."""
         self.version += 1
         self._ladders.clear()
         self._rungs.clear()
+        self._slower = self._faster = 0.0
+        self._slower_since = self._faster_since = 0
+        self._trail: deque[int] = deque(maxlen=_TRAIL)
+
+    # -- predictions
 
     def ladder(self, quantile: float) -> Ladder:
         """Within which time a share `quantile` of the batches of each size is done."""
         ladder = self._ladders.get(quantile)
         if ladder is None:
-            ladder = self._ladders[quantile] = self._climb(quantile)
+            ladder = self._ladders[quantile] = self._given[quantile] = self._climb(quantile)
         return ladder
 
     def _climb(self, quantile: float) -> Ladder:
         rungs = self._rungs.get(quantile)
         if rungs is None:
-            rungs = self._rungs[quantile] = [w.quantile(quantile) for w in self._windows]
+            if quantile not in self._given and len(self._given) >= QUANTILES:
+                self._neglect(next(iter(self._given)))
+            fresh = [1 - quantile] * len(self._windows)
+            aims = self._aims.setdefault(quantile, fresh)
+            rungs = [w.quantile(aim) for w, aim in zip(self._windows, aims, strict=True)]
+            self._rungs[quantile] = rungs
+            self._tallies.setdefault(quantile, [0, 0])
         latencies: list[int] = []
         rates: list[float] = []
         latency_ns, rate = 1, 0.0
@@ -110,6 +189,10 @@ class LatencyCurve:
             latencies.append(latency_ns)
             rates.append(rate)
         return Ladder(self.batch_sizes, tuple(latencies), tuple(rates))
+
+    def _neglect(self, quantile: float) -> None:
+        for known in (self._ladders, self._given, self._rungs, self._aims, self._tallies):
+            known.pop(quantile, None)
 
     def predict(self, batch: int, quantile: float) -> int:
         """Nanoseconds within which a share `quantile` of such batches is done.
@@ -121,18 +204,71 @@ class LatencyCurve:
             raise ValueError(f"a batch has 1 to {self.batch_sizes[-1]} items here, not {batch}")
         return self.ladder(quantile).latency_ns[bisect_left(self.batch_sizes, batch)]
 
+    # -- learning
+
     def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:
         """Learns from one finished batch."""
         rung = bisect_left(self.batch_sizes, batch)
-        window = self._windows[rung]
-        window.add(sample_ns)
+        sample_ns = max(1, sample_ns)  # a clock may not have moved on
         self._observed_ns = now_ns
+        self._check(rung, sample_ns)
+        deviation = self._windows[rung].add(sample_ns)
+        if self._has_drifted(rung, deviation):
+            self._follow()
+        else:
+            self._refresh(rung)
+
+    def _check(self, rung: int, sample_ns: int) -> None:
+        """Compares a batch with what was said last of its size, and adapts the margins."""
+        for quantile, ladder in self._given.items():
+            missed = sample_ns > ladder.latency_ns[rung]
+            tally = self._tallies[quantile]
+            tally[0] += 1
+            tally[1] += not missed
+            aims = self._aims[quantile]
+            aims[rung] = conformal.adapted(aims[rung], 1 - quantile, missed)
+
+    def _refresh(self, rung: int) -> None:
+        window = self._windows[rung]
         for quantile, rungs in self._rungs.items():
-            rung_ns = window.quantile(quantile)
+            rung_ns = window.quantile(self._aims[quantile][rung])
             if abs(rung_ns - rungs[rung]) > rungs[rung] >> NOISE_SHIFT:
                 rungs[rung] = rung_ns
-                self._ladders.pop(quantile, None)
-                self.version += 1
+                if self._ladders.pop(quantile, None) is not None:
+                    self.version += 1
+
+    def _has_drifted(self, rung: int, deviation: float) -> bool:
+        self._trail.append(rung)
+        self._slower, self._faster = slower, faster = drift.sums(
+            self._slower, self._faster, deviation
+        )
+        self._slower_since = self._slower_since + 1 if slower else 0
+        self._faster_since = self._faster_since + 1 if faster else 0
+        return slower > drift.THRESHOLD or faster > drift.THRESHOLD
+
+    def _follow(self) -> None:
+        """Moves what was learned before the drift to the level of what came since.
+
+        What slows a device down slows all batch sizes, so those that ran tell the level of those
+        that did not.
+        """
+        slower = self._slower > self._faster
+        since = min(self._slower_since if slower else self._faster_since, len(self._trail))
+        ran = list(self._trail)[len(self._trail) - since :]
+        recent = [ran.count(rung) for rung in range(len(self._windows))]
+        found = [w.ratios(n) if n else [] for w, n in zip(self._windows, recent, strict=True)]
+        common = drift.median([ratio for ratios in found for ratio in ratios])
+        for window, count, ratios in zip(self._windows, recent, found, strict=True):
+            window.shift(count, drift.median(ratios) if len(ratios) >= _ENOUGH else common)
+        self.drifts += 1
+        self._start_anew()
+
+    def calibration(self) -> tuple[Calibration, ...]:
+        """How well each quantile that is asked for was kept, in ascending order.
+
+        A batch counts against what was predicted last before it was done.
+        """
+        return tuple([Calibration(q, *tally) for q, tally in sorted(self._tallies.items())])
 
     def stale_ns(self) -> int | None:
         """When what was learned is stale, unless it is confirmed; None if nothing was learned."""

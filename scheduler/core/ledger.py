@@ -24,6 +24,7 @@ class Record:
         arrived_ns: When it was submitted.
         queued: Whether it waits in its class's queue.
         run: The run that it is part of.
+        hedge: The run of its second copy, if there is one.
         queue_ns: Time between arrival and the last dispatch.
         attempts: How often it was dispatched, without the runs that never started.
     """
@@ -32,8 +33,16 @@ class Record:
     arrived_ns: int
     queued: bool = False
     run: Run | None = None
+    hedge: Run | None = None
     queue_ns: int = 0
     attempts: int = 0
+
+    def keep_other(self, run: Run, started: bool) -> None:
+        """Goes on with the other copy of a request that had two, when a run is lost."""
+        if self.run is run:
+            self.run = self.hedge
+            self.attempts += started
+        self.hedge = None
 
 
 class Ledger:
@@ -81,6 +90,8 @@ class Ledger:
             self.dequeue(record)
         elif record.run is not None:
             record.run.waiting.discard(request.id)
+            if record.hedge is not None:
+                record.hedge.waiting.discard(request.id)
         del self.records[request.id]
         self.held_bytes -= request.size_bytes
         self.counts[outcome] += 1

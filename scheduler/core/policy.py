@@ -53,7 +53,27 @@ class Wake:
     reason: str
 
 
-Decision = Place | Drop | Wake
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """Send a second copy of running requests of one class to another target now.
+
+    The first copy that is done answers; the other is cancelled.
+
+    Attributes:
+        target_id: A target with a free slot that runs none of them.
+        offer: The variant to run there.
+        requests: The batch, in order; as many as one of the target's batch sizes. None of them
+            has a second copy already.
+        reason: Why, for people.
+    """
+
+    target_id: str
+    offer: Offer
+    requests: tuple[Request, ...]
+    reason: str
+
+
+Decision = Place | Drop | Wake | Hedge
 
 
 class View:
@@ -84,6 +104,16 @@ class View:
         self.targets = targets
         self._arrivals: list[Request] = []
 
+    def follow(self, other: View) -> None:
+        """Looks at the moment of another view.
+
+        A policy that wraps one keeps a view of its own, of a part of the targets, to show it.
+        """
+        self.now_ns = other.now_ns
+        self.fleet_epoch = other.fleet_epoch
+        self.curve_epoch = other.curve_epoch
+        self._arrivals = other._arrivals
+
     @property
     def arrivals(self) -> list[Request]:
         """The requests that this event brought, as far as they are still queued."""
@@ -95,9 +125,14 @@ class View:
         return [target for target in self.targets.values() if target.is_open(self.now_ns)]
 
     def start_ns(self, target: TargetState) -> int | None:
-        """When a batch sent there would start; None if the target is gone for good."""
+        """When a batch sent there would start; None if the target is gone for good.
+
+        That a message needs time to get there is counted, but not the bytes of its tensors.
+        """
         if target.up:
-            return target.free_ns(self.now_ns)
+            free_ns = target.free_ns(self.now_ns)
+            base_ns = target.spec.transfer_ns[0]
+            return free_ns if not base_ns else max(free_ns, self.now_ns + base_ns)
         return None if target.returns_ns is None else max(target.returns_ns, self.now_ns)
 
     def predict_ns(self, target: TargetState, offer: Offer, batch: int, quantile: float) -> int:
@@ -112,6 +147,7 @@ class Policy(Protocol):
         """What to do now; nothing means wait.
 
         Called after every event that leaves requests queued; what it wished before is void.
+        One with a true attribute `watches_runs` is called as well when requests only run.
         Decisions are carried out one by one as they are yielded; one that is impossible raises
         out of the scheduler. A request is to be named by the very object that the view holds.
         """

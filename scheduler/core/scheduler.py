@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from scheduler.core.checks import event_problem, place_problem
+from scheduler.core.availability import refusal, servable, why_unavailable
+from scheduler.core.checks import event_problem, hedge_problem, place_problem
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
 from scheduler.core.errors import ImpossibleDecision, InvariantError, PolicyFailed
 from scheduler.core.events import (
@@ -28,8 +29,8 @@ from scheduler.core.invariants import violations
 from scheduler.core.ledger import Ledger, Record
 from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake
-from scheduler.core.requests import Request, RequestClass, alone
+from scheduler.core.policy import Decision, Drop, Hedge, Place, Policy, View, Wake
+from scheduler.core.requests import Request, alone
 from scheduler.core.story import Story, StoryEntry
 from scheduler.core.targets import Run, TargetState
 
@@ -127,41 +128,12 @@ class Scheduler:
                 self._view.curve_epoch += 1
         for request in event.requests:
             record = self.ledger.open(request, self.now_ns)
-            refusal = self._refusal(request)
-            if refusal is None:
+            problem = refusal(request, self.now_ns, self.ledger, self.limits, self.targets)
+            if problem is None:
                 self.ledger.enqueue(record)
                 self._view._arrivals.append(request)
             else:
-                self._finish(record, *refusal)
-
-    def _refusal(self, request: Request) -> tuple[Outcome, str] | None:
-        limits = self.limits
-        if len(self.ledger.records) > limits.requests:
-            return Outcome.OVERLOADED, f"{limits.requests} requests are held already"
-        if self.ledger.held_bytes > limits.bytes:
-            return Outcome.OVERLOADED, f"requests hold {limits.bytes} bytes of tensors already"
-        if request.deadline_ns <= self.now_ns:
-            return Outcome.EXPIRED, "the deadline had passed on arrival"
-        if not self._servable(request):
-            return Outcome.UNAVAILABLE, self._why_unavailable(request.kind)
-        return None
-
-    def _servable(self, request: Request) -> bool:
-        """Whether a target that has the model is up, or is back before the deadline."""
-        for target in self.targets.values():
-            back_ns = target.returns_ns
-            if (
-                target.up or (back_ns is not None and back_ns < request.deadline_ns)
-            ) and target.usable(request.kind):
-                return True
-        return False
-
-    def _why_unavailable(self, kind: RequestClass) -> str:
-        wanted = f"model {kind.model!r}" + (f" variant {kind.variant!r}" if kind.variant else "")
-        down = [t.spec.id for t in self.targets.values() if t.usable(kind)]
-        if not down:
-            return f"no target has {wanted} ready"
-        return f"{wanted} runs on {', '.join(down)}, which is down"
+                self._finish(record, *problem)
 
     def _on_cancelled(self, event: Cancelled) -> None:
         record = self.ledger.records.get(event.request_id)
@@ -209,8 +181,8 @@ class Scheduler:
         self._fleet_changed()
         self._lose_runs(target, event.reason)
         for record in self.ledger.queued():
-            if not self._servable(record.request):
-                reason = f"{self._why_unavailable(record.request.kind)}: {event.reason}"
+            if not servable(record.request, self.targets):
+                reason = f"{why_unavailable(record.request.kind, self.targets)}: {event.reason}"
                 self._finish(record, Outcome.UNAVAILABLE, reason)
 
     def _on_target_report(self, event: TargetReport) -> None:
@@ -237,11 +209,12 @@ class Scheduler:
         run_id: int | None = None,
         **detail: Any,
     ) -> None:
-        request, run = record.request, record.run
+        request = record.request
         self.ledger.close(record, outcome)
-        if run is not None and not run.waiting and run.id in self.runs and not run.cancelled:
-            run.cancelled = True
-            self._commands.append(CancelRun(run.id))
+        for run in (record.run, record.hedge):
+            if run is not None and not run.waiting and run.id in self.runs and not run.cancelled:
+                run.cancelled = True
+                self._commands.append(CancelRun(run.id))
         waited_ns = record.queue_ns if record.attempts else self.now_ns - record.arrived_ns
         self._commands.append(Finish(request.id, outcome, reason, run_id, waited_ns, detail))
 
@@ -249,11 +222,12 @@ class Scheduler:
         return [self.ledger.records[i] for i in run.request_ids if i in run.waiting]
 
     def _lose_runs(self, target: TargetState, reason: str) -> None:
-        """Takes the runs of a target that is gone; only the oldest of them had started."""
+        """Takes the runs of a target that is gone; only as many as run at once had started."""
         for position, run in enumerate(list(target.runs.values())):
+            started = position < target.spec.width
             del self.runs[run.id]
-            target.end(run, self.now_ns, started=position == 0)
-            self._retry(run, reason, started=position == 0)
+            target.end(run, self.now_ns, started=started)
+            self._retry(run, reason, started=started)
 
     def _retry(self, run: Run, reason: str, started: bool) -> None:
         """Puts the requests of a run without results back, or fails them.
@@ -263,8 +237,11 @@ class Scheduler:
         """
         shared = len(run.request_ids) > 1
         for record in self._still_waiting(run):
-            record.run = None
             run.waiting.discard(record.request.id)
+            if record.hedge is not None:
+                record.keep_other(run, started)
+                continue
+            record.run = None
             if started:
                 record.request = alone(record.request)
             else:
@@ -281,7 +258,7 @@ class Scheduler:
 
     def _decide(self) -> Exception | None:
         self._wish_ns = None
-        if not self.queues:
+        if not self.queues and not (self.runs and getattr(self.policy, "watches_runs", False)):
             return None
         try:
             for decision in self.policy.decide(self._view):
@@ -296,6 +273,8 @@ class Scheduler:
                 self._place(decision)
             case Drop():
                 self._drop(decision)
+            case Hedge():
+                self._hedge(decision)
             case Wake(at_ns):
                 if at_ns <= self.now_ns:
                     raise self._impossible(decision, "the time to wake up is not in the future")
@@ -323,23 +302,46 @@ class Scheduler:
         problem = place_problem(place, target, self.ledger.records)
         if problem is not None or target is None:
             raise self._impossible(place, *(problem or ("the target is not known",)))
+        run = self._send(place, target)
+        for request in place.requests:
+            self._bind(self.ledger.records[request.id], run)
+
+    def _hedge(self, hedge: Hedge) -> None:
+        target = self.targets.get(hedge.target_id)
+        problem = hedge_problem(hedge, target, self.ledger.records)
+        if problem is not None or target is None:
+            raise self._impossible(hedge, *(problem or ("the target is not known",)))
+        run = self._send(hedge, target)
+        for request in hedge.requests:
+            self.ledger.records[request.id].hedge = run
+
+    def _send(self, place: Place | Hedge, target: TargetState) -> Run:
         expected_ns = target.curve(place.offer).predict(len(place.requests), 0.5)
         ids = tuple([request.id for request in place.requests])
+        transfer_ns = target.spec.transfer(sum([request.size_bytes for request in place.requests]))
         run = Run(
-            self._next_run_id, place.target_id, place.offer, ids, set(ids), self.now_ns, expected_ns
+            self._next_run_id,
+            place.target_id,
+            place.offer,
+            ids,
+            set(ids),
+            self.now_ns,
+            expected_ns,
+            transfer_ns,
+            place.requests,
         )
         self._next_run_id += 1
         self.runs[run.id] = run
         target.begin(run)
         latest_ns = 0
         for request in place.requests:
-            self._bind(self.ledger.records[request.id], run)
             start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
             latest_ns = max(latest_ns, start_ns)
         model, variant = place.offer.model, place.offer.variant
         self._commands.append(
             Dispatch(run.id, place.target_id, model, variant, ids, latest_ns, place.reason)
         )
+        return run
 
     def _bind(self, record: Record, run: Run) -> None:
         self.ledger.dequeue(record)

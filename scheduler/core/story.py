@@ -91,5 +91,5 @@ class _Life:
 
     def _ended(self, run_ids: list[int]) -> bool:
         mine = [run_id for run_id in run_ids if self._runs.pop(run_id, None)]
-        self._waiting |= bool(mine)
+        self._waiting |= bool(mine) and not self._runs
         return bool(mine)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from scheduler.core.latency import LatencyCurve
 from scheduler.core.offers import Offer
-from scheduler.core.requests import RequestClass
+from scheduler.core.requests import Request, RequestClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +21,44 @@ class TargetSpec:
         slots: How many batches it may hold: those that run and those that wait ahead.
         lead_ns: How long before it becomes free the next batch is sent, so that it is never
             idle while work waits; the time that a batch needs to get there.
+        cost_per_request: What each request that runs there costs, in any unit of money.
+        cost_per_s: What each second of execution there costs, in the same unit.
+        remote: Whether tensors leave the box to get there.
+        width: How many of its batches truly run at once; 1 where they run one after the other.
+        transfer_ns: How long a batch takes to get there: for the message itself, and for each
+            byte of its tensors. Two numbers, of which the second may be a fraction.
+
+    Raises:
+        ValueError: It could never run anything.
     """
 
     id: str
     offers: tuple[Offer, ...] = ()
     slots: int = 2
     lead_ns: int = 1_000_000
+    cost_per_request: float = 0.0
+    cost_per_s: float = 0.0
+    remote: bool = False
+    width: int = 1
+    transfer_ns: tuple[int, float] = (0, 0.0)
 
     def __post_init__(self) -> None:
         """Refuses what could never run anything."""
         if self.slots < 1 or self.lead_ns < 0:
             raise ValueError(f"target {self.id!r} needs slots of 1 or more and a lead of 0 or more")
+        if not 1 <= self.width <= self.slots:
+            raise ValueError(f"target {self.id!r} needs a width from 1 to its {self.slots} slots")
+        if min(*self.transfer_ns, self.cost_per_request, self.cost_per_s) < 0:
+            raise ValueError(f"target {self.id!r}: costs and transfer times are 0 or more")
+
+    def cost(self, requests: int, execution_ns: int) -> float:
+        """What a batch there costs."""
+        return self.cost_per_request * requests + self.cost_per_s * execution_ns / 1e9
+
+    def transfer(self, size_bytes: int) -> int:
+        """How long tensors of that size take to get there, in nanoseconds."""
+        base_ns, byte_ns = self.transfer_ns
+        return base_ns + int(byte_ns * size_bytes)
 
 
 @dataclass(slots=True)
@@ -45,7 +73,10 @@ class Run:
         waiting: Those of the batch for whom somebody still waits.
         dispatched_ns: When it was sent.
         expected_ns: Predicted execution time (median).
+        transfer_ns: Predicted time to get there.
+        requests: The batch itself.
         cancelled: Whether the target was told that nobody waits any more.
+        started_ns: When it is thought to have begun, where several run at once; else None.
     """
 
     id: int
@@ -55,12 +86,15 @@ class Run:
     waiting: set[int]
     dispatched_ns: int
     expected_ns: int
+    transfer_ns: int = 0
+    requests: tuple[Request, ...] = ()
     cancelled: bool = False
+    started_ns: int | None = None
 
 
 @dataclass(slots=True)
 class TargetState:
-    """What the scheduler knows of one target, which runs its batches one after the other.
+    """What the scheduler knows of one target, which runs its batches in the order they came.
 
     Attributes:
         spec: As announced.
@@ -113,8 +147,8 @@ class TargetState:
         """Learns from a run that is done now, unless its offer has been replaced meanwhile."""
         curve = self.curve(run.offer)
         if curve.offer == run.offer:
-            started_ns = max(run.dispatched_ns, self.last_done_ns)
-            curve.observe(len(run.request_ids), now_ns - started_ns, now_ns)
+            started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
+            curve.observe(len(run.request_ids), max(1, now_ns - started_ns), now_ns)
             self._stale_ns = self._stale_ns or curve.stale_ns()
 
     def refresh(self, now_ns: int) -> bool:
@@ -148,19 +182,40 @@ class TargetState:
         self._plan()
 
     def _plan(self) -> None:
-        expected = [run.expected_ns for run in self.runs.values()]
-        if expected:
+        if self.spec.width > 1:
+            self._plan_lanes()
+        elif self.runs:
+            expected = [run.expected_ns for run in self.runs.values()]
             head = next(iter(self.runs.values()))
-            self._head_done_ns = max(head.dispatched_ns, self.last_done_ns) + expected[0]
+            self._head_done_ns = self._started_ns(head) + expected[0]
             self._behind_ns = sum(expected[1:])
 
+    def _plan_lanes(self) -> None:
+        """Where several batches run at once, the next one starts when the first of them is done."""
+        runs = list(self.runs.values())
+        lanes = []
+        for run in runs[: self.spec.width]:
+            if run.started_ns is None:
+                run.started_ns = self._started_ns(run)
+            lanes.append(run.started_ns + run.expected_ns)
+        if lanes:
+            heapq.heapify(lanes)
+            self._head_done_ns = lanes[0]
+            for run in runs[self.spec.width :]:
+                heapq.heapreplace(lanes, lanes[0] + run.expected_ns)
+            self._behind_ns = lanes[0] - self._head_done_ns
+
+    def _started_ns(self, run: Run) -> int:
+        """When a run began that is, or was, next: once it was there, and what was before done."""
+        return max(run.dispatched_ns + run.transfer_ns, self.last_done_ns)
+
     def free_ns(self, now_ns: int) -> int:
-        """When it is predicted to have finished all that it holds; at least `now_ns`.
+        """When it is predicted to start another batch; at least `now_ns`.
 
         A run that is overdue is expected to need as long again as it is overdue, so that a
         target that hangs looks worse the longer it does.
         """
-        if not self.runs:
+        if len(self.runs) < self.spec.width:
             return now_ns
         done_ns = self._head_done_ns
         return self._behind_ns + (done_ns if done_ns >= now_ns else 2 * now_ns - done_ns)
@@ -171,7 +226,7 @@ class TargetState:
 
     def opens_ns(self) -> int:
         """When the next batch should be sent, given a slot: a lead before it was to be free."""
-        if not self.runs:
+        if len(self.runs) < self.spec.width:
             return 0
         return self._head_done_ns + self._behind_ns - self.spec.lead_ns
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from policies import POLICIES
-from tests.core.laws import Watch
+from replay.laws import Watch
+from tests.core.world import PROMPT
 
 
-@pytest.fixture(params=sorted(POLICIES))
+@pytest.fixture(params=PROMPT)
 def each_box(request) -> Iterator[Watch]:
     """A watched scheduler with each policy; whatever a test leaves in it must end lawfully."""
     watch = Watch(POLICIES[request.param])

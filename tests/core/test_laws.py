@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from policies import POLICIES
+from policies.hedge import Hedged
+from replay.laws import Watch
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -21,7 +23,6 @@ from scheduler.core.events import (
 )
 from scheduler.core.limits import Limits
 from scheduler.core.requests import Request, RequestClass
-from tests.core.laws import Watch
 from tests.core.world import MS, offer, target
 
 SPECS = (
@@ -48,7 +49,9 @@ REQUESTS: st.SearchStrategy[dict[str, Any]] = st.builds(
     size_bytes=st.sampled_from((0, 10, 400)),
     accept_late=st.booleans(),
 )
-POLICY = st.sampled_from(sorted(POLICIES))
+FACTORIES = {**POLICIES, "eager": lambda: Hedged(extra=1.0, early_ms=1_000)}
+"""Beside the policies one that sends second copies whenever it can."""
+POLICY = st.sampled_from(sorted(FACTORIES))
 PICK = st.integers(0, 1_000)
 
 
@@ -63,7 +66,7 @@ class Box(RuleBasedStateMachine):
 
     @initialize(policy=POLICY, up=st.integers(1, 3))
     def begin(self, policy: str, up: int) -> None:
-        self.watch = Watch(POLICIES[policy], Limits(requests=20, bytes=3_000, attempts=2))
+        self.watch = Watch(FACTORIES[policy], Limits(requests=20, bytes=3_000, attempts=2))
         for spec in SPECS[:up]:
             self.watch.handle(TargetUp(spec), 0)
 
@@ -123,7 +126,7 @@ class Box(RuleBasedStateMachine):
 
     @rule(policy=POLICY)
     def swap_policy(self, policy: str) -> None:
-        self.watch.swap(POLICIES[policy], self.now_ns)
+        self.watch.swap(FACTORIES[policy], self.now_ns)
 
     # -- what time does
 

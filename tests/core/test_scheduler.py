@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from policies import POLICIES
+from replay.laws import Watch
 from scheduler.core.commands import CancelRun, Dispatch, Finish, WakeAt
 from scheduler.core.events import (
     BatchDone,
@@ -18,8 +19,7 @@ from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import InvariantError, Scheduler
-from tests.core.laws import Watch
-from tests.core.world import MS, of, offer, outcomes, request, submit, target
+from tests.core.world import MS, PROMPT, of, offer, outcomes, request, submit, target
 
 # -- how requests end
 
@@ -174,7 +174,7 @@ def test_attempts_are_bounded(attempts):
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", PROMPT)
 def test_a_request_that_kills_its_worker_fails_alone(policy, attempts):
     """Its batch mates complete, whatever the limit: a shared run is nobody's last."""
     poison = 3

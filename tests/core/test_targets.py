@@ -119,3 +119,49 @@ def test_offers_come_in_the_order_of_preference_and_a_caller_may_insist():
 def test_a_target_has_a_slot():
     with pytest.raises(ValueError, match="slots"):
         TargetSpec("t", (FIVE,), slots=0)
+
+
+def test_batches_that_run_at_once_are_expected_at_once():
+    wide = TargetState(replace(target("t", FIVE, slots=3), width=2))
+    wide.begin(run(1, 0))
+    assert wide.free_ns(1 * MS) == 1 * MS
+    assert wide.is_open(1 * MS)
+    wide.begin(run(2, 1, expected_ms=9))
+    assert wide.free_ns(1 * MS) == 5 * MS
+    wide.begin(run(3, 1))
+    assert wide.free_ns(1 * MS) == 10 * MS
+    assert wide.opens_ns() == 9 * MS
+
+
+def test_a_batch_that_ran_beside_others_is_measured_from_its_own_start():
+    wide = TargetState(replace(target("t", FIVE, slots=3), width=2))
+    wide.add_offers(wide.spec.offers)
+    first, second = run(1, 0), run(2, 1)
+    wide.begin(first)
+    wide.begin(second)
+    wide.observe(first, 5 * MS)
+    wide.end(first, 5 * MS, started=True)
+    wide.observe(second, 8 * MS)
+    assert wide.curve(FIVE).predict(1, 0.99) == 7 * MS
+
+
+def test_the_way_there_is_no_part_of_what_is_learned():
+    far = state(FIVE)
+    away = replace(run(1, 0), transfer_ns=20 * MS)
+    far.begin(away)
+    assert far.free_ns(0) == 25 * MS
+    far.observe(away, 26 * MS)
+    assert far.curve(FIVE).predict(1, 0.99) == 6 * MS
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"width": 0}, {"width": 3}, {"cost_per_s": -1.0}, {"transfer_ns": (0, -1.0)}]
+)
+def test_a_target_that_can_not_be_is_refused(wrong):
+    with pytest.raises(ValueError, match="'t'"):
+        TargetSpec("t", (FIVE,), **wrong)
+
+
+def test_a_batch_costs_its_requests_and_its_time():
+    spec = TargetSpec("t", cost_per_request=0.5, cost_per_s=2.0)
+    assert spec.cost(4, 250 * MS) == 2.5

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from policies import POLICIES
+from replay.laws import Watch
 from scheduler.core.commands import Command, Finish
 from scheduler.core.events import Submitted
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetSpec
-from tests.core.laws import Watch
 
 C = TypeVar("C", bound=Command)
 MS = 1_000_000
 M = RequestClass("m")
+PROMPT = sorted(set(POLICIES) - {"deferred"})
+"""The policies that let no target idle while something waits for it."""
 
 
 def offer(

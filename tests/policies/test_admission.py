@@ -7,12 +7,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from policies.goodput import Goodput
+from replay.laws import Watch
 from scheduler.core.commands import Dispatch, Finish
 from scheduler.core.events import BatchDone, Submitted, TargetDown, TargetUp, Woken
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
-from tests.core.laws import Watch
 from tests.core.world import MS, of, offer, outcomes, request, submit, target
 
 SPECS = (

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from policies.clockwork import Clockwork
+from policies.deferred import Deferred
+from policies.ect import Ect
 from policies.edf import Edf
+from policies.edf_admit import EdfAdmit
 from policies.fcfs import Fcfs
 from policies.goodput import Goodput
+from policies.round_robin import RoundRobin
+from policies.slackfit import SlackFit
+from policies.window import Window
+from replay.laws import MakePolicy, Watch
 from scheduler.core.commands import Dispatch
-from scheduler.core.events import BatchDone, TargetUp
+from scheduler.core.events import BatchDone, TargetUp, Woken
+from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
-from tests.core.laws import MakePolicy, Watch
 from tests.core.world import MS, of, offer, request, submit, target
 
 A, B = RequestClass("a"), RequestClass("b")
@@ -79,3 +89,69 @@ def test_goodput_takes_a_larger_batch_only_if_it_is_worth_the_wait():
     watch = busy(Goodput, offer("b", base_ms=4, item_ms=0.1))
     submit(watch, request(2, 80, B), request(3, 80, B), request(4, 80, B))
     assert next_batch(watch) == ("b", "v", (2, 3))
+
+
+def test_deferred_waits_until_the_last_moment_of_a_larger_batch():
+    watch = Watch(Deferred)
+    watch.handle(TargetUp(target("cpu:0", offer("a"))), 0)
+    assert of(Dispatch, submit(watch, request(1, 50, A))) == []
+    assert watch.scheduler.armed_ns == 46 * MS
+    (sent,) = of(Dispatch, submit(watch, *(request(i, 60, A) for i in range(2, 9)), at_ms=5))
+    assert len(sent.request_ids) == 8
+    watch.close()
+
+
+def test_deferred_goes_as_it_is_when_waiting_is_over():
+    watch = Watch(Deferred)
+    watch.handle(TargetUp(target("cpu:0", offer("a"))), 0)
+    submit(watch, request(1, 50, A))
+    (sent,) = of(Dispatch, watch.handle(Woken(), 46 * MS))
+    assert sent.request_ids == (1,)
+    watch.close()
+
+
+def test_clockwork_takes_what_must_start_soonest():
+    watch = busy(Clockwork, offer("a"), offer("b", base_ms=30))
+    submit(watch, request(2, 50, A), request(3, 55, B))
+    assert next_batch(watch) == ("b", "v", (3,))
+
+
+def test_slackfit_gives_up_accuracy_when_slack_is_short():
+    exact = replace(offer("a", "fp32", base_ms=8), accuracy=0.99)
+    quick = replace(offer("a", "int8", base_ms=1), accuracy=0.9)
+    watch = busy(SlackFit, quick, exact)
+    submit(watch, request(2, 40, A))
+    assert next_batch(watch) == ("a", "fp32", (2,))
+    watch = busy(SlackFit, quick, exact)
+    submit(watch, request(2, 13, A))
+    assert next_batch(watch) == ("a", "int8", (2,))
+
+
+def test_window_gives_up_heads_for_a_full_batch():
+    watch = busy(Window, offer("a"))
+    submit(watch, request(2, 18, A), *(request(i, 40, A) for i in range(3, 11)))
+    said = watch.handle(BatchDone(1), 12 * MS)
+    assert [len(run.request_ids) for run in of(Dispatch, said)] == [8]
+    watch.close()
+    assert watch.finished[2].outcome is Outcome.INFEASIBLE
+
+
+def test_edf_admit_refuses_what_finds_no_place_behind_what_is_queued():
+    watch = busy(EdfAdmit, offer("a", sizes=(1,)))
+    submit(watch, *(request(i, 20, A) for i in range(2, 7)))
+    refused = [i for i, finish in watch.finished.items() if finish.detail["stage"] == "refused"]
+    assert refused == [5, 6]
+    watch.close()
+
+
+def test_round_robin_takes_turns_and_ect_takes_the_faster():
+    def went(policy: MakePolicy) -> list[str]:
+        watch = Watch(policy)
+        watch.handle(TargetUp(target("cpu:0", offer("a", base_ms=8))), 0)
+        watch.handle(TargetUp(target("gpu:0", offer("a", base_ms=1))), 0)
+        said = [submit(watch, request(i, 90, A), at_ms=20 * i) for i in (1, 2)]
+        watch.close()
+        return [run.target_id for commands in said for run in of(Dispatch, commands)]
+
+    assert went(RoundRobin) == ["cpu:0", "gpu:0"]
+    assert went(Ect)[0] == "gpu:0"

@@ -11,13 +11,23 @@ from scheduler.core.latency import Ladder, LatencyCurve, _Window
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Place, Policy, View, Wake
+from scheduler.core.policy import Decision, Hedge, Place, Policy, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import Run, TargetSpec, TargetState
 
 MakePolicy = Callable[[], Policy]
+
+
+class LawBroken(AssertionError):
+    """A law does not hold; the message says which, and where."""
+
+
+def demand(holds: object, law: str) -> None:
+    """Raises `LawBroken` unless something is true, also where assertions are switched off."""
+    if not holds:
+        raise LawBroken(law)
 
 
 class Watched:
@@ -29,20 +39,23 @@ class Watched:
         self.doomed: list[str] = []
         self.wished = False
         self.view: View | None = None
+        self.watches_runs: bool = getattr(policy, "watches_runs", False)
 
     def decide(self, view: View) -> Iterator[Decision]:
+        """Passes on what the policy decides."""
         self.view = view
         self.wished = False
         for decision in self.policy.decide(view):
-            if isinstance(decision, Place):
+            if isinstance(decision, (Place, Hedge)):
                 self._look_at(decision, view)
             self.wished |= isinstance(decision, Wake)
             yield decision
 
-    def _look_at(self, place: Place, view: View) -> None:
+    def _look_at(self, place: Place | Hedge, view: View) -> None:
         target = view.targets[place.target_id]
         start_ns = view.start_ns(target)
-        assert start_ns is not None
+        if start_ns is None:
+            raise LawBroken("5 (causality): a batch goes to a target that is up")
         size = len(place.requests)
         done_ns = start_ns + view.predict_ns(target, place.offer, size, self.quantile)
         for request in place.requests:
@@ -69,9 +82,15 @@ class Watch:
     # -- telling it something
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
+        """Tells the scheduler of an event, and checks every law.
+
+        Raises:
+            LawBroken: One does not hold.
+        """
         return self._handle(event, event, now_ns)
 
     def swap(self, make_policy: MakePolicy, now_ns: int) -> list[Command]:
+        """Lets another policy decide from now on."""
         self.policy = Watched(make_policy())
         return self._handle(PolicySwapped("other", self.policy), make_policy, now_ns)
 
@@ -100,25 +119,37 @@ class Watch:
         """1: nobody ends twice, or without having come."""
         for command in commands:
             if isinstance(command, Finish):
-                assert command.request_id in self.submitted
-                assert command.request_id not in self.finished, "ended twice"
+                demand(
+                    command.request_id in self.submitted,
+                    "1 (conservation): a request ends exactly once",
+                )
+                demand(command.request_id not in self.finished, "1 (conservation): ended twice")
                 self.finished[command.request_id] = command
         pending = {request.id for request in self.scheduler.pending()}
-        assert pending | set(self.finished) == set(self.submitted)
-        assert not pending & set(self.finished)
+        demand(
+            pending | set(self.finished) == set(self.submitted),
+            "1 (conservation): a request ends exactly once",
+        )
+        demand(not pending & set(self.finished), "1 (conservation): a request ends exactly once")
 
     def check_no_doomed_work(self, commands: list[Command], now_ns: int) -> None:
         """2: nothing is sent past its deadline, nor predicted to miss unless late is welcome."""
-        assert not self.policy.doomed
+        demand(not self.policy.doomed, f"2 (no doomed work): {'; '.join(self.policy.doomed)}")
         for command in commands:
             if isinstance(command, Dispatch):
                 for request_id in command.request_ids:
-                    assert self.submitted[request_id].deadline_ns >= now_ns
+                    demand(
+                        self.submitted[request_id].deadline_ns >= now_ns,
+                        "2 (no doomed work): nothing is sent past its deadline",
+                    )
 
     def check_capacity(self) -> None:
         """3: no target holds more than its slots, and one that is down holds nothing."""
         for target in self.scheduler.targets.values():
-            assert len(target.runs) <= (target.spec.slots if target.up else 0)
+            demand(
+                len(target.runs) <= (target.spec.slots if target.up else 0),
+                "3 (capacity): no target holds more than its slots, nor anything while it is down",
+            )
 
     def check_work_conservation(self) -> None:
         """4: no target is left open while something waits that it could finish in time."""
@@ -126,35 +157,64 @@ class Watch:
         if view is None or self.policy.wished:
             return
         for target in view.open_targets():
-            start_ns = target.free_ns(view.now_ns)
+            start_ns = view.start_ns(target)
+            if start_ns is None:
+                raise LawBroken("4 (work conservation)")
             for kind, queue in view.queues.items():
                 for offer in target.usable(kind):
                     one_ns = view.predict_ns(target, offer, 1, self.policy.quantile)
                     left = [r for r in queue if r.deadline_ns >= start_ns + one_ns]
-                    assert not left, f"{target.spec.id} idles while {left} wait"
+                    demand(
+                        not left, f"4 (work conservation): {target.spec.id} idles while {left} wait"
+                    )
 
     def check_causality(self, commands: list[Command], now_ns: int) -> None:
         """5: effects come after their causes: runs of waiting requests, answers of live runs."""
-        assert self.scheduler.now_ns == now_ns
+        demand(
+            self.scheduler.now_ns == now_ns, "5 (causality): an effect is never before its cause"
+        )
         for command in commands:
             match command:
                 case Dispatch():
-                    assert command.run_id not in self.runs
+                    demand(
+                        command.run_id not in self.runs,
+                        "5 (causality): an effect is never before its cause",
+                    )
                     for request_id in command.request_ids:
-                        assert request_id in self.submitted
-                        assert request_id not in self.finished
+                        demand(
+                            request_id in self.submitted,
+                            "5 (causality): an effect is never before its cause",
+                        )
+                        demand(
+                            request_id not in self.finished,
+                            "5 (causality): an effect is never before its cause",
+                        )
                     self.runs[command.run_id] = command
                 case Finish(run_id=run_id) if run_id is not None:
-                    assert command.request_id in self.runs[run_id].request_ids
-                    assert command.outcome in {Outcome.COMPLETED, Outcome.LATE}
+                    demand(
+                        command.request_id in self.runs[run_id].request_ids,
+                        "5 (causality): an effect is never before its cause",
+                    )
+                    demand(
+                        command.outcome in {Outcome.COMPLETED, Outcome.LATE},
+                        "5 (causality): an effect is never before its cause",
+                    )
                     deadline_ns = self.submitted[command.request_id].deadline_ns
-                    assert (command.outcome is Outcome.LATE) == (now_ns > deadline_ns)
+                    demand(
+                        (command.outcome is Outcome.LATE) == (now_ns > deadline_ns),
+                        "5 (causality): an effect is never before its cause",
+                    )
                 case Finish():
-                    assert command.outcome not in {Outcome.COMPLETED, Outcome.LATE}
+                    demand(
+                        command.outcome not in {Outcome.COMPLETED, Outcome.LATE},
+                        "5 (causality): an effect is never before its cause",
+                    )
                 case CancelRun(run_id):
-                    assert run_id in self.runs
+                    demand(
+                        run_id in self.runs, "5 (causality): an effect is never before its cause"
+                    )
                 case WakeAt(at_ns):
-                    assert at_ns > now_ns
+                    demand(at_ns > now_ns, "5 (causality): an effect is never before its cause")
 
     def check_determinism(self) -> None:
         """6: the same events bring the same commands, byte for byte."""
@@ -162,12 +222,18 @@ class Watch:
         for event, now_ns, said in self.log:
             if callable(event):
                 event = PolicySwapped("other", Watched(event()))
-            assert repr(again.handle(event, now_ns)) == said
+            demand(
+                repr(again.handle(event, now_ns)) == said,
+                "6 (determinism): the same events bring the same commands",
+            )
 
     def check_honest_knowledge(self) -> None:
         """7: from the view nothing can be reached but what a live system knows."""
         if self.policy.view is not None:
-            assert reachable_types(self.policy.view) <= KNOWLEDGE
+            demand(
+                reachable_types(self.policy.view) <= KNOWLEDGE,
+                "7 (honest knowledge): a policy sees only what a live system knows",
+            )
 
     def check_isolation(self, event: Event, commands: list[Command], waiting: set[int]) -> None:
         """8: in a batch that is done, those fail that failed, and nobody else."""
@@ -175,9 +241,15 @@ class Watch:
             ended = {c.request_id: c.outcome for c in commands if isinstance(c, Finish)}
             for request_id in waiting:
                 if request_id in event.errors:
-                    assert ended[request_id] in {Outcome.FAILED, Outcome.EXPIRED}
+                    demand(
+                        ended[request_id] in {Outcome.FAILED, Outcome.EXPIRED},
+                        "8 (isolation): one bad item fails nobody else",
+                    )
                 else:
-                    assert ended[request_id] is not Outcome.FAILED
+                    demand(
+                        ended[request_id] is not Outcome.FAILED,
+                        "8 (isolation): one bad item fails nobody else",
+                    )
 
     # -- the end
 
@@ -190,14 +262,17 @@ class Watch:
             if run_id in scheduler.runs:
                 self.handle(BatchDone(run_id), now_ns)
         self.handle(Woken(), now_ns)
-        assert set(self.finished) == set(self.submitted), "everybody has ended"
-        assert not scheduler.ledger.records
+        demand(set(self.finished) == set(self.submitted), "1 (conservation): everybody has ended")
+        demand(not scheduler.ledger.records, "1 (conservation): everybody ends")
         self.check_determinism()
         self.check_honest_knowledge()
         for request_id in self.submitted:
             story = scheduler.story(request_id)
-            assert isinstance(story[0].what, Submitted)
-            assert self.finished[request_id] in [entry.what for entry in story]
+            demand(isinstance(story[0].what, Submitted), "1 (conservation): everybody ends")
+            demand(
+                self.finished[request_id] in [entry.what for entry in story],
+                "1 (conservation): everybody ends",
+            )
 
 
 KNOWLEDGE: set[type] = {
@@ -220,7 +295,7 @@ def reachable_types(root: object) -> set[type]:
         if what is None or isinstance(what, (str, int, float, bool)):
             continue
         if type(what).__module__ in {"builtins", "collections"}:
-            assert not callable(what), f"a policy can reach {what}"
+            demand(not callable(what), f"7 (honest knowledge): a policy can reach {what}")
             ahead.extend(what.items() if isinstance(what, dict) else what)
             continue
         found.add(type(what))

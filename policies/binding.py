@@ -1,0 +1,187 @@
+"""Requests that are given to a target when they come, and wait for it: what controls do.
+
+A usual dispatcher binds early: it chooses where each request runs on arrival, by a rule that
+knows little, and each target serves what it was given. Each serves its own in (priority,
+deadline, id) order, in the largest batch that keeps the first in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from policies.outlook import Bid, Outlook
+from scheduler.core.latency import Ladder
+from scheduler.core.policy import Decision, Drop, Place, View, Wake
+from scheduler.core.requests import Request
+from scheduler.core.targets import TargetState
+
+PATIENCE_NS = 1_000_000
+"""The least time until it is looked again at a target that others' requests don't wait for."""
+
+Choose = Callable[[Request, list[Bid], "Binding"], Bid]
+"""Gives a new request to one of the targets that could finish it in time, or of all that have
+its model when it may be late."""
+
+
+@dataclass(slots=True)
+class _Given:
+    """What was given to one target and waits for it, in the order of service."""
+
+    requests: list[Request] = field(default_factory=list)
+    work_ns: float = 0.0
+
+
+class Binding:
+    """Which target each request was given to, and the service of what they were given.
+
+    Looking costs time in proportion to what is queued: these rules are for comparison.
+
+    Args:
+        quantile: The share of batches that must be done by the time that is counted on.
+        choose: The rule.
+        reason: What it says of its placements.
+
+    Attributes:
+        outlook: What the targets could do.
+    """
+
+    def __init__(self, quantile: float, choose: Choose, reason: str) -> None:
+        """Has given nothing yet."""
+        self.outlook = Outlook(quantile)
+        self._choose = choose
+        self._reason = reason
+        self._view: View | None = None
+        self._bound: dict[int, str] = {}
+        self._given: dict[str, _Given] = {}
+
+    def is_new(self, view: View) -> bool:
+        """Whether another scheduler asks than before, so that nothing learned holds any more."""
+        return self._view is not view
+
+    def waiting_ns(self, bid: Bid) -> float:
+        """How long the work takes that was given to a target and waits for it."""
+        return self._given[bid.target_id].work_ns
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Gives what is new to a target, and lets open targets serve what they were given."""
+        if self.is_new(view):
+            self._view = view
+            self._bound.clear()
+        self.outlook.look(view)
+        yield from self.outlook.doomed()
+        yield from self._give(view)
+        for target in view.open_targets():
+            while target.is_open(view.now_ns):
+                place = self._serve(target) or self.outlook.late_welcome(target)
+                if place is None:
+                    break
+                yield place
+                self._take(place)
+                self.outlook.look(view)
+        yield from self._wait(view)
+
+    # -- giving
+
+    def _give(self, view: View) -> Iterator[Drop]:
+        """Gives each request that has no target, and drops what its target can't finish."""
+        outlook = self.outlook
+        bound: dict[int, str] = {}
+        self._given = {target_id: _Given() for target_id in outlook.starts_ns}
+        fresh = []
+        for kind, queue in view.queues.items():
+            bids = {bid.target_id: bid for bid in outlook.bids(kind)}
+            for request in queue:
+                bid = bids.get(self._bound.get(request.id, ""))
+                if bid is None:
+                    fresh.append(request)
+                else:
+                    self._note(bid, request, bound)
+        fresh.sort(key=lambda request: request.id)
+        self._bound = bound
+        for request in fresh:
+            bids_now = self._able(request)
+            if bids_now:
+                self._note(self._choose(request, bids_now, self), request, bound)
+        for target_id, given in self._given.items():
+            given.requests.sort(key=_order)
+            yield from self._lost(target_id, given)
+
+    def _able(self, request: Request) -> list[Bid]:
+        starts_ns = self.outlook.starts_ns
+        bids = self.outlook.bids(request.kind)
+        in_time = [
+            bid for bid in bids if starts_ns[bid.target_id] + bid.one_ns() <= request.deadline_ns
+        ]
+        return in_time or bids
+
+    def _note(self, bid: Bid, request: Request, bound: dict[int, str]) -> None:
+        bound[request.id] = bid.target_id
+        given = self._given[bid.target_id]
+        given.requests.append(request)
+        given.work_ns += 1 / bid.curves[0].ladder(0.5).rate[-1]
+
+    def _lost(self, target_id: str, given: _Given) -> Iterator[Drop]:
+        start_ns = self.outlook.starts_ns[target_id]
+        left = []
+        for request in given.requests:
+            (bid,) = [b for b in self.outlook.bids(request.kind) if b.target_id == target_id]
+            late_ns = start_ns + bid.one_ns() - request.deadline_ns
+            if late_ns <= 0 or request.accept_late:
+                left.append(request)
+            else:
+                why = f"would be {late_ns / 1e6:.1f} ms late on {target_id}, where it was sent"
+                now_ns = self.outlook.view.now_ns
+                yield Drop(request, why, {target_id: request.deadline_ns + late_ns - now_ns})
+        given.requests = left
+
+    # -- serving
+
+    def _serve(self, target: TargetState) -> Place | None:
+        given = self._given[target.spec.id]
+        bids = {queue.kind: bid for queue, bid in self.outlook.waiting(target)}
+        start_ns = self.outlook.starts_ns[target.spec.id]
+        late: Request | None = None
+        for head in given.requests:
+            for offer, ladder in bids[head.kind].ladders():
+                if start_ns + ladder.latency_ns[0] <= head.deadline_ns:
+                    alike = [r for r in given.requests if r.kind == head.kind]
+                    batch = _largest(head, alike, ladder, start_ns)
+                    return Place(target.spec.id, offer, tuple(batch), self._reason)
+            late = late or (head if head.accept_late else None)
+        if late is None:
+            return None
+        offer = bids[late.kind].offers[0]
+        return Place(target.spec.id, offer, (late,), "late, as the caller allows")
+
+    def _take(self, place: Place) -> None:
+        taken = {request.id for request in place.requests}
+        for given in self._given.values():
+            given.requests = [r for r in given.requests if r.id not in taken]
+
+    def _wait(self, view: View) -> Iterator[Wake]:
+        """Says until when targets idle while others have work."""
+        waits_ns = [
+            max(self.outlook.starts_ns[target_id], view.now_ns + PATIENCE_NS)
+            for target_id, given in self._given.items()
+            if given.requests
+        ]
+        if waits_ns and view.open_targets():
+            yield Wake(min(waits_ns), "what waits was given to targets that are busy")
+
+
+def _largest(head: Request, alike: list[Request], ladder: Ladder, start_ns: int) -> list[Request]:
+    """The largest batch with the first of a class that keeps it in time."""
+    chosen = [head]
+    for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
+        done_ns = start_ns + latency_ns
+        if size > len(alike) or done_ns > head.deadline_ns:
+            break
+        batch = [head, *[r for r in alike if r is not head and r.deadline_ns >= done_ns]][:size]
+        if len(batch) == size:
+            chosen = batch
+    return chosen
+
+
+def _order(request: Request) -> tuple[int, int, int]:
+    return request.priority, request.deadline_ns, request.id

@@ -1,0 +1,87 @@
+"""`cheapest`: the least cost that keeps the deadline with probability p.
+
+Rule: the queues are played ahead in (priority, deadline) order. Each request goes to the place
+that costs least (`cost_per_request`, and `cost_per_s` for the predicted time) among those where
+it would be done in time at quantile `p`, behind what was placed there before it; of places that
+cost alike, where it is done first. What is next on an open target is sent. What is meant for a
+busy cheap target waits for it. What finds no place in this goes to any open target in time.
+
+Inputs: costs, deadlines, latencies, transfer times, all that is queued. Wins with costly targets
+(a cloud, a hungry GPU) and slack in the deadlines. Loses time against others that spend: requests
+wait for what is cheap, and that shows when predictions are off. Costs may as well be joules.
+
+Source: least-cost feasible assignment, as in C. Zhang et al., "MArk: Exploiting Cloud Services
+for Cost-Effective, SLO-Aware Machine Learning Inference Serving", USENIX ATC 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.outlook import Bid, Outlook
+from policies.plan import Plan, Planned, plan
+from policies.serving import candidates
+from scheduler.core.policy import Decision, Place, View, Wake
+from scheduler.core.targets import TargetState
+
+PATIENCE_NS = 1_000_000
+"""The least time until it is looked again at what waits for a busy target."""
+
+
+class Cheapest:
+    """The least cost in time.
+
+    Args:
+        p: The probability with which the deadline must be kept; another name of `quantile`.
+        quantile: The share of batches that must be done by the time that is counted on.
+    """
+
+    def __init__(self, p: float | None = None, quantile: float = 0.95) -> None:
+        """Takes its options from the configuration."""
+        self.quantile = quantile if p is None else p
+        self._outlook = Outlook(self.quantile)
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Sends what is cheapest now, and says until when the rest waits."""
+        outlook = self._outlook
+        outlook.look(view)
+        yield from outlook.doomed()
+        while view.queues:
+            found = plan(outlook, _cost)
+            place = next(self._places(view, found), None)
+            if place is None:
+                break
+            yield place
+            outlook.look(view)
+        yield from outlook.doomed()
+        if view.queues and view.open_targets():
+            starts_ns = [batch.start_ns for batch in found.batches]
+            wake_ns = max(min(starts_ns, default=0), view.now_ns + PATIENCE_NS)
+            yield Wake(wake_ns, "a cheaper target is in time later")
+
+    def _places(self, view: View, found: Plan) -> Iterator[Place]:
+        for target in view.open_targets():
+            batch = found.next_on(target.spec.id)
+            place = _now(batch) if batch else self._stranded(target, found)
+            place = place or self._outlook.late_welcome(target)
+            if place is not None:
+                yield place
+
+    def _stranded(self, target: TargetState, found: Plan) -> Place | None:
+        """A batch of those that the plan found no place for."""
+        late = {request.id for request in found.late}
+        for each in candidates(self._outlook, target) if late else ():
+            if late.issuperset(request.id for request in each.batch):
+                return each.place("in time here, at any cost")
+        return None
+
+
+def _cost(bid: Bid, execution_ns: int, done_ns: int) -> tuple[float, int]:
+    return bid.target.spec.cost(1, execution_ns), done_ns
+
+
+def _now(batch: Planned) -> Place:
+    """The part of a planned batch that is of a size that may be sent."""
+    size = max(size for size in batch.ladder.sizes if size <= len(batch.requests))
+    chosen = tuple(batch.requests[:size])
+    return Place(batch.bid.target_id, batch.offer, chosen, "the cheapest that is in time")

@@ -1,0 +1,52 @@
+"""`clockwork`: predictability first; what must start soonest starts first.
+
+Rule: every batch that could be made has a latest start: its earliest deadline less the time that
+it takes. An open target takes the batch whose latest start is the soonest and still ahead. Larger
+batches take longer, so they must start sooner and are tried first, and fall away one size after
+the other as time passes. What could not start in time is dropped. Times are counted at a high
+quantile, so that nearly nothing that is started is late.
+
+Inputs: deadlines, latencies per batch size. Wins where latency is steady and a broken promise
+costs more than a refused request. Loses where latency is noisy (the high quantile refuses what
+would have been in time), and under overload, since what is nearly lost always goes first.
+
+Source: A. Gujarati et al., "Serving DNNs like Clockwork: Performance Predictability from the
+Bottom Up", OSDI 2020, section 5.3 (strategies per model and batch size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.outlook import Outlook
+from policies.serving import candidates, serve
+from scheduler.core.policy import Decision, Place, View
+from scheduler.core.targets import TargetState
+
+
+class Clockwork:
+    """The soonest latest start first.
+
+    Args:
+        quantile: The share of batches that must be done by the time that is counted on.
+    """
+
+    def __init__(self, quantile: float = 0.99) -> None:
+        """Takes its options from the configuration."""
+        self.quantile = quantile
+        self._outlook = Outlook(quantile)
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Fills every open target with what must start soonest."""
+        return serve(self._outlook, view, self._must_start)
+
+    def _must_start(self, target: TargetState) -> Place | None:
+        best = min(
+            candidates(self._outlook, target),
+            key=lambda each: (each.priority, each.deadline_ns - each.latency_ns, -len(each.batch)),
+            default=None,
+        )
+        if best is None:
+            return None
+        slack_ms = (best.deadline_ns - best.done_ns) / 1e6
+        return best.place(f"batch of {len(best.batch)} must start within {slack_ms:.1f} ms")

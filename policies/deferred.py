@@ -1,0 +1,102 @@
+"""`deferred`: wait for a larger batch as long as one stays feasible. Not work-conserving.
+
+Rule: an open target takes the class whose batch must start first. If the queue does not fill the
+next larger batch size worth having, the batch is put off until the last moment at which that size
+could still start and keep the most urgent request in time, less the time that the batches of
+the other classes need. Then it goes as it is. A batch that can't grow goes at once.
+
+Inputs: deadlines, latencies per batch size. Wins where batches pay, budgets are long and latency
+is steady: batches are as large as deadlines allow, devices rest meanwhile, energy is saved. Loses
+where latency is noisy or arrivals come in bursts: it has spent the slack that would have helped.
+
+Source: L. Chen et al., "Symphony: Optimized DNN Model Serving using Deferred Batch Scheduling",
+arXiv:2308.07470, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from policies.outlook import Bid, Outlook
+from policies.pace import WORTHWHILE
+from policies.serving import Candidate
+from scheduler.core.policy import Decision, Place, View, Wake
+from scheduler.core.queues import ClassQueue
+from scheduler.core.targets import TargetState
+
+
+@dataclass(frozen=True, slots=True)
+class _Deferred:
+    """The batch that a class has now, and until when it may wait to grow."""
+
+    candidate: Candidate
+    until_ns: int
+
+
+class Deferred:
+    """Batches at the last moment.
+
+    Args:
+        quantile: The share of batches that must be done by the time that is counted on.
+    """
+
+    def __init__(self, quantile: float = 0.95) -> None:
+        """Takes its options from the configuration."""
+        self.quantile = quantile
+        self._outlook = Outlook(quantile)
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Sends what can't wait or can't grow, and says until when the rest waits."""
+        outlook = self._outlook
+        outlook.look(view)
+        yield from outlook.doomed()
+        for target in view.open_targets():
+            while target.is_open(view.now_ns):
+                decision = self._next(target, view.now_ns) or outlook.late_welcome(target)
+                if decision is None:
+                    break
+                yield decision
+                if isinstance(decision, Wake):
+                    if late := outlook.late_welcome(target):
+                        yield late
+                    break
+                outlook.look(view)
+        yield from outlook.doomed()
+
+    def _next(self, target: TargetState, now_ns: int) -> Place | Wake | None:
+        start_ns = self._outlook.starts_ns[target.spec.id]
+        found = [
+            deferred
+            for queue, bid in self._outlook.waiting(target)
+            if (deferred := _deferred(queue, bid, start_ns)) is not None
+        ]
+        if not found:
+            return None
+        all_ns = sum([each.candidate.latency_ns for each in found])
+        first = min(found, key=lambda each: (each.candidate.priority, each.until_ns))
+        until_ns = min([each.until_ns - all_ns + each.candidate.latency_ns for each in found])
+        if until_ns > max(now_ns, start_ns):
+            return Wake(until_ns, "a larger batch stays feasible until then")
+        size = len(first.candidate.batch)
+        return first.candidate.place(f"batch of {size}: can't wait or can't grow")
+
+
+def _deferred(queue: ClassQueue, bid: Bid, start_ns: int) -> _Deferred | None:
+    """The largest batch of a class that is in time, of the first variant that has one."""
+    for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
+        rates = curve.ladder(0.5).rate
+        best: _Deferred | None = None
+        for rung, size in enumerate(ladder.sizes):
+            done_ns = start_ns + ladder.latency_ns[rung]
+            batch = queue.first(size, done_ns)
+            if len(batch) < size or (best and done_ns > best.candidate.deadline_ns):
+                break
+            each = Candidate(queue, bid, offer, batch, ladder.latency_ns[rung], done_ns)
+            until_ns = 0
+            if rung + 1 < len(rates) and rates[-1] > rates[rung] * WORTHWHILE:
+                until_ns = each.deadline_ns - ladder.latency_ns[rung + 1]
+            best = _Deferred(each, until_ns)
+        if best is not None:
+            return best
+    return None

@@ -1,0 +1,137 @@
+"""`hedge`: a second copy of a running request at the latest useful start. Wraps any policy.
+
+Rule: the wrapped policy decides about what waits. A request that still runs when another target
+that has nothing else to do could only just finish it in time is sent there as well. The first
+copy that is done answers, the other is cancelled. The time that second copies are predicted to
+take is capped at a share of the time of all first ones.
+
+Inputs: deadlines, predicted latencies, what runs where since when; and what the wrapped policy
+looks at. Wins where latency has a long tail or targets hang, and another target is often idle.
+Loses, a little, everywhere else: the copy takes time that a later arrival may have wanted.
+
+Source: J. Dean, L. A. Barroso, "The Tail at Scale", CACM 56(2), 2013 (hedged requests), with the
+delay set by the deadline instead of a percentile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from policies.goodput import Goodput
+from scheduler.core.offers import Offer
+from scheduler.core.policy import Decision, Hedge, Place, Policy, View, Wake
+from scheduler.core.requests import Request
+from scheduler.core.targets import Run, TargetState
+
+_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A second copy that could be sent, and the latest time at which that is useful."""
+
+    request: Request
+    target: TargetState
+    offer: Offer
+    latest_ns: int
+
+
+class Hedged:
+    """Second copies of what is about to be late.
+
+    Args:
+        inner: The policy that decides about what waits; `goodput` if none is given.
+        extra: The time of second copies, as a share of that of first ones, at most.
+        early_ms: How long before the latest useful start a copy is sent, because timers are
+            late and messages take time.
+        quantile: The share of batches that must be done by the time that is counted on, where
+            the inner policy has no `quantile` of its own.
+
+    Attributes:
+        watches_runs: Tells the scheduler to ask it also when nothing waits.
+    """
+
+    watches_runs = True
+
+    def __init__(
+        self,
+        inner: Policy | None = None,
+        extra: float = 0.05,
+        early_ms: float = 1.0,
+        quantile: float = 0.95,
+    ) -> None:
+        """Takes its options from the configuration."""
+        if not 0 <= extra <= 1:
+            raise ValueError(f"extra must be from 0 to 1, not {extra}")
+        if early_ms < 0:
+            raise ValueError(f"early_ms must be 0 or more, not {early_ms}")
+        self.inner = inner or Goodput(quantile)
+        self.quantile: float = getattr(self.inner, "quantile", quantile)
+        self.extra = extra
+        self._early_ns = int(early_ms * _MS)
+        self._view: View | None = None
+        self._first_ns = self._second_ns = 0
+        self._copied: set[int] = set()
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Asks the inner policy, then looks after what runs."""
+        if self._view is not view:
+            self._view = view
+            self._first_ns = self._second_ns = 0
+            self._copied.clear()
+        if view.queues or getattr(self.inner, "watches_runs", False):
+            for decision in self.inner.decide(view):
+                if isinstance(decision, Place):
+                    self._first_ns += self._takes_ns(view, decision)
+                yield decision
+        if len(view.targets) > 1:
+            yield from self._second_copies(view)
+
+    def _takes_ns(self, view: View, place: Place | Hedge) -> int:
+        target = view.targets[place.target_id]
+        return view.predict_ns(target, place.offer, len(place.requests), 0.5)
+
+    def _second_copies(self, view: View) -> Iterator[Decision]:
+        runs = [run for target in view.targets.values() for run in target.runs.values()]
+        self._copied &= {i for run in runs for i in run.waiting}
+        waits_ns = []
+        for run in runs:
+            for copy in self._copies(view, run):
+                if copy.latest_ns - self._early_ns > view.now_ns:
+                    waits_ns.append(copy.latest_ns - self._early_ns)
+                elif copy.latest_ns >= view.now_ns and copy.target.is_open(view.now_ns):
+                    hedge = Hedge(
+                        copy.target.spec.id,
+                        copy.offer,
+                        (copy.request,),
+                        f"still runs on {run.target_id}, and could only just be in time here",
+                    )
+                    took_ns = self._takes_ns(view, hedge)
+                    if self._second_ns + took_ns <= self.extra * self._first_ns:
+                        self._second_ns += took_ns
+                        self._copied.add(copy.request.id)
+                        yield hedge
+        if waits_ns:
+            yield Wake(min(waits_ns), "the latest useful start of a second copy")
+
+    def _copies(self, view: View, run: Run) -> Iterator[_Copy]:
+        """The best second copy of each request of a run that has none yet."""
+        others = [
+            target
+            for target in view.targets.values()
+            if target.up and target.spec.id != run.target_id and not target.runs
+        ]
+        for request in run.requests if others else ():
+            if request.id not in run.waiting or request.id in self._copied or request.accept_late:
+                continue
+            best: _Copy | None = None
+            for target in others:
+                for offer in target.usable(request.kind):
+                    takes_ns = view.predict_ns(target, offer, 1, self.quantile)
+                    way_ns = target.spec.transfer(request.size_bytes)
+                    latest_ns = request.deadline_ns - takes_ns - way_ns
+                    if best is None or latest_ns > best.latest_ns:
+                        best = _Copy(request, target, offer, latest_ns)
+            if best is not None:
+                yield best

@@ -1,0 +1,149 @@
+"""The queue played ahead: who would be served where and when, were nothing to come any more."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.outlook import Bid, Outlook
+from scheduler.core.latency import Ladder
+from scheduler.core.offers import Offer
+from scheduler.core.requests import Request
+
+HORIZON = 256
+"""How many requests are played ahead; what waits behind those is not decided now anyway."""
+
+Preference = Callable[[Bid, int, int], Any]
+"""What is least for the place to be preferred, by bid, execution time and end in nanoseconds."""
+
+
+@dataclass(slots=True)
+class Planned:
+    """A batch that is to be.
+
+    Attributes:
+        bid: Where.
+        offer: The variant.
+        start_ns: When it is expected to start.
+        done_ns: When it is done at the promised quantile.
+        deadline_ns: The earliest of its deadlines.
+        requests: Those in it.
+    """
+
+    bid: Bid
+    offer: Offer
+    start_ns: int
+    done_ns: int
+    deadline_ns: int
+    ladder: Ladder
+    median: Ladder
+    requests: list[Request] = field(default_factory=list)
+
+    def fits(self, request: Request) -> int | None:
+        """When it would be done with one more request; None if that makes anyone late."""
+        rung = bisect_left(self.ladder.sizes, len(self.requests) + 1)
+        if rung == len(self.ladder.sizes) or self.requests[0].kind != request.kind:
+            return None
+        done_ns = self.start_ns + self.ladder.latency_ns[rung]
+        return done_ns if done_ns <= min(self.deadline_ns, request.deadline_ns) else None
+
+    def add(self, request: Request) -> int:
+        """Takes one more; when the target is expected to be free then."""
+        self.requests.append(request)
+        self.deadline_ns = min(self.deadline_ns, request.deadline_ns)
+        rung = bisect_left(self.ladder.sizes, len(self.requests))
+        self.done_ns = self.start_ns + self.ladder.latency_ns[rung]
+        return self.start_ns + self.median.latency_ns[rung]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What would become of the queues.
+
+    Attributes:
+        batches: In the order in which they were thought of; those of one target in the order
+            in which it would run them.
+        late: The requests that would find no place in time, unless they may be late.
+    """
+
+    batches: list[Planned] = field(default_factory=list)
+    late: list[Request] = field(default_factory=list)
+
+    def next_on(self, target_id: str) -> Planned | None:
+        """What a target would run first."""
+        return next((b for b in self.batches if b.bid.target_id == target_id), None)
+
+
+def earliest(_bid: Bid, _execution_ns: int, done_ns: int) -> int:
+    """The preference for where a request is done first."""
+    return done_ns
+
+
+def plan(outlook: Outlook, prefer: Preference = earliest, without: Collection[int] = ()) -> Plan:
+    """Plays the queues ahead in (priority, deadline, id) order.
+
+    Each request joins the last batch of a target where that makes nobody late, or begins one
+    where it is preferred among the places in which it would be in time.
+
+    Args:
+        outlook: What the targets could do; it must have looked.
+        prefer: Which place is preferred.
+        without: The ids of requests that are left out.
+    """
+    found = Plan()
+    free_ns = dict(outlook.starts_ns)
+    last: dict[str, Planned] = {}
+    seen = 0
+    for request in heapq.merge(*outlook.view.queues.values(), key=order):
+        if request.id in without:
+            continue
+        seen += 1
+        if seen > HORIZON:
+            break
+        bids = outlook.bids(request.kind)
+        batch = _joined(request, bids, last) or _begun(request, bids, free_ns, prefer)
+        if batch is None:
+            if not request.accept_late:
+                found.late.append(request)
+            continue
+        if not batch.requests:
+            found.batches.append(batch)
+            last[batch.bid.target_id] = batch
+        free_ns[batch.bid.target_id] = batch.add(request)
+    return found
+
+
+def _joined(request: Request, bids: list[Bid], last: dict[str, Planned]) -> Planned | None:
+    best: tuple[int, Planned] | None = None
+    for bid in bids:
+        batch = last.get(bid.target_id)
+        done_ns = batch.fits(request) if batch else None
+        if batch and done_ns is not None and (best is None or done_ns < best[0]):
+            best = done_ns, batch
+    return best[1] if best else None
+
+
+def _begun(
+    request: Request, bids: list[Bid], free_ns: dict[str, int], prefer: Preference
+) -> Planned | None:
+    best: tuple[Any, Planned] | None = None
+    for bid in bids:
+        start_ns = free_ns[bid.target_id]
+        for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
+            done_ns = start_ns + ladder.latency_ns[0]
+            if done_ns > request.deadline_ns:
+                continue
+            median = curve.ladder(0.5)
+            key = prefer(bid, median.latency_ns[0], done_ns)
+            if best is None or key < best[0]:
+                deadline_ns = request.deadline_ns
+                best = key, Planned(bid, offer, start_ns, done_ns, deadline_ns, ladder, median)
+    return best[1] if best else None
+
+
+def order(request: Request) -> tuple[int, int, int]:
+    """The order of service."""
+    return request.priority, request.deadline_ns, request.id

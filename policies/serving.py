@@ -1,0 +1,84 @@
+"""The loop that most policies share: drop what is lost, then fill each open target by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from policies.outlook import Bid, Outlook
+from scheduler.core.offers import Offer
+from scheduler.core.policy import Decision, Place, View
+from scheduler.core.queues import ClassQueue
+from scheduler.core.requests import Request
+from scheduler.core.targets import TargetState
+
+Choose = Callable[[TargetState], Place | None]
+"""What an open target should do next; None if nothing that waits could be in time there."""
+
+
+def serve(outlook: Outlook, view: View, choose: Choose) -> Iterator[Decision]:
+    """Drops what no target can finish in time, and fills every open target by a rule.
+
+    What may be late is served where the rule finds nothing.
+    """
+    outlook.look(view)
+    yield from outlook.doomed()
+    placed = False
+    for target in view.open_targets():
+        while target.is_open(view.now_ns):
+            place = choose(target) or outlook.late_welcome(target)
+            if place is None:
+                break
+            placed = True
+            yield place
+            outlook.look(view)
+    if placed:
+        yield from outlook.doomed()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A batch that would be in time on a target.
+
+    Attributes:
+        queue: Where its requests wait.
+        bid: What the target offers to their class.
+        offer: The variant.
+        batch: The first in order that would be in time, as many as one of the batch sizes.
+        latency_ns: How long it takes, at the promised quantile.
+        done_ns: When it would be done.
+    """
+
+    queue: ClassQueue
+    bid: Bid
+    offer: Offer
+    batch: list[Request]
+    latency_ns: int
+    done_ns: int
+
+    @property
+    def priority(self) -> int:
+        """That of its most important request."""
+        return min([request.priority for request in self.batch])
+
+    @property
+    def deadline_ns(self) -> int:
+        """The earliest of its deadlines."""
+        return min([request.deadline_ns for request in self.batch])
+
+    def place(self, reason: str) -> Place:
+        """The decision to send it."""
+        return Place(self.bid.target_id, self.offer, tuple(self.batch), reason)
+
+
+def candidates(outlook: Outlook, target: TargetState) -> Iterator[Candidate]:
+    """Every class, variant and batch size that would be in time on a target now."""
+    start_ns = outlook.starts_ns[target.spec.id]
+    for queue, bid in outlook.waiting(target):
+        for offer, ladder in bid.ladders():
+            for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
+                done_ns = start_ns + latency_ns
+                batch = queue.first(size, done_ns) if size <= len(queue) else []
+                if len(batch) < size:
+                    break
+                yield Candidate(queue, bid, offer, batch, latency_ns, done_ns)

@@ -1,0 +1,73 @@
+"""`stability`: what leaves the least lateness in all queues.
+
+Rule: for each batch that an open target could take (class, variant, size), it is predicted how
+late the queues would be after it: the first of each, were it next, and the last of each, were
+the queues then served one after the other at their best rate. The batch after which that adds up
+to the least is taken; where nothing is late, the most urgent, in the batch with the best rate.
+
+Inputs: deadlines, latencies and lengths of all queues. Wins when bursts of several classes
+compete for one target. Loses under lasting overload, where some lateness can't be helped and
+weights play no part; it costs time in proportion to the square of the number of classes.
+
+Source: one-step look-ahead on predicted tardiness; see A. P. J. Vepsalainen, T. E. Morton,
+"Priority Rules for Job Shops with Weighted Tardiness Costs", Management Science 33(8), 1987.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.outlook import Bid, Outlook
+from policies.serving import Candidate, candidates, serve
+from scheduler.core.policy import Decision, Place, View
+from scheduler.core.queues import ClassQueue
+from scheduler.core.targets import TargetState
+
+
+class Stability:
+    """The least predicted lateness over all queues.
+
+    Args:
+        quantile: The share of batches that must be done by the time that is counted on.
+    """
+
+    def __init__(self, quantile: float = 0.95) -> None:
+        """Takes its options from the configuration."""
+        self.quantile = quantile
+        self._outlook = Outlook(quantile)
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Fills every open target."""
+        return serve(self._outlook, view, self._steadiest)
+
+    def _steadiest(self, target: TargetState) -> Place | None:
+        waiting = self._outlook.waiting(target)
+        waiting.sort(key=lambda found: found[0].soonest_ns())
+        best = None
+        for each in candidates(self._outlook, target):
+            late_ns = _lateness_ns(each, waiting)
+            rate = len(each.batch) / each.latency_ns
+            key = (each.priority, late_ns, each.deadline_ns, -rate)
+            if best is None or key < best[0]:
+                best = key, each
+        if best is None:
+            return None
+        (_, late_ns, _, _), chosen = best
+        return chosen.place(f"leaves {late_ns / 1e6:.1f} ms of lateness in the queues")
+
+
+def _lateness_ns(chosen: Candidate, waiting: list[tuple[ClassQueue, Bid]]) -> float:
+    """How late the queues of a target would be after a batch, all together."""
+    total_ns = 0.0
+    end_ns: float = chosen.done_ns
+    for queue, bid in waiting:
+        left = len(queue)
+        if queue is chosen.queue:
+            left -= len(chosen.batch)
+        elif (late_ns := chosen.done_ns + bid.one_ns() - queue.soonest_ns()) > 0:
+            total_ns += late_ns
+        end_ns += left / max(curve.ladder(0.5).rate[-1] for curve in bid.curves)
+        if left:
+            last_ns = queue.level(queue.head().priority)[-1][0]
+            total_ns += max(0.0, end_ns - last_ns)
+    return total_ns

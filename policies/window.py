@@ -1,0 +1,125 @@
+"""`window`: early drop; gives up the heads of a queue for a full batch behind them.
+
+Rule: each class has a planned batch size: the largest that takes at most half of the budget that
+its requests bring on average. An open target takes the class with the most urgent request. A
+window of that size (less, if fewer wait) slides over its queue, to the first place where all in
+it would be in time; what it slid past is dropped, unless another target could finish it. Serving
+those instead, in ever smaller batches, would lose more.
+
+Inputs: deadlines, latencies, past budgets. Wins under overload where batches pay, with one class
+or classes that are much alike: it keeps batches full. Loses below capacity, where it drops heads
+that a smaller batch could have saved, and with mixed budgets or weights.
+
+Source: H. Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis",
+SOSP 2019, section 4.3 (early drop).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from policies.outlook import Bid, Outlook
+from scheduler.core.latency import Ladder
+from scheduler.core.policy import Decision, Drop, Place, View
+from scheduler.core.queues import ClassQueue
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.targets import TargetState
+
+MEMORY = 0.05
+"""The share of the newest budget in the average."""
+
+_KEPT = 1_000
+"""Classes whose budgets are remembered."""
+
+
+class Window:
+    """Nexus' early drop.
+
+    Args:
+        quantile: The share of batches that must be done by the time that is counted on.
+        batch_share: The share of a budget that a batch may take.
+    """
+
+    def __init__(self, quantile: float = 0.95, batch_share: float = 0.5) -> None:
+        """Takes its options from the configuration."""
+        if not 0 < batch_share <= 1:
+            raise ValueError(f"batch_share must be above 0 and at most 1, not {batch_share}")
+        self.quantile = quantile
+        self.batch_share = batch_share
+        self._outlook = Outlook(quantile)
+        self._view: View | None = None
+        self._budgets_ns: dict[RequestClass, float] = {}
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Fills every open target, and drops what the windows slid past."""
+        outlook = self._outlook
+        self._remember(view)
+        outlook.look(view)
+        yield from outlook.doomed()
+        for target in view.open_targets():
+            while target.is_open(view.now_ns):
+                found = self._slide(target)
+                place = found[0] if found else outlook.late_welcome(target)
+                if place is None:
+                    break
+                yield place
+                outlook.look(view)
+                yield from self._passed(found[1] if found else [], target)
+        yield from outlook.doomed()
+
+    def _remember(self, view: View) -> None:
+        if self._view is not view or len(self._budgets_ns) > _KEPT:
+            self._view = view
+            self._budgets_ns.clear()
+        for request in view.arrivals:
+            budget_ns = request.deadline_ns - view.now_ns
+            known_ns = self._budgets_ns.get(request.kind, budget_ns)
+            self._budgets_ns[request.kind] = known_ns + MEMORY * (budget_ns - known_ns)
+
+    def _slide(self, target: TargetState) -> tuple[Place, list[Request]] | None:
+        """The next batch of a target, and what the window slid past."""
+        waiting = self._outlook.waiting(target)
+        waiting.sort(key=lambda found: _order(found[0].head()))
+        start_ns = self._outlook.starts_ns[target.spec.id]
+        for queue, bid in waiting:
+            for offer, ladder in bid.ladders():
+                for rung in range(self._planned(queue, ladder), -1, -1):
+                    done_ns = start_ns + ladder.latency_ns[rung]
+                    batch = queue.first(ladder.sizes[rung], done_ns)
+                    if len(batch) == ladder.sizes[rung]:
+                        reason = f"the first window of {len(batch)} that is in time"
+                        place = Place(target.spec.id, offer, tuple(batch), reason)
+                        last = _order(batch[-1])
+                        passed = [r for r in queue.due(done_ns) if _order(r) < last]
+                        return place, passed
+        return None
+
+    def _planned(self, queue: ClassQueue, ladder: Ladder) -> int:
+        """The rung of the planned batch size, or of the largest that the queue fills."""
+        budget_ns = self._budgets_ns.get(queue.kind, 0.0)
+        planned = bisect_right(ladder.latency_ns, budget_ns * self.batch_share)
+        filled = bisect_right(ladder.sizes, len(queue))
+        return max(0, min(planned, filled) - 1)
+
+    def _passed(self, passed: list[Request], target: TargetState) -> Iterator[Drop]:
+        starts_ns = self._outlook.starts_ns
+        for request in passed:
+            others: list[Bid] = [
+                bid for bid in self._outlook.bids(request.kind) if bid.target is not target
+            ]
+            budgets = {bid.target_id: starts_ns[bid.target_id] + bid.one_ns() for bid in others}
+            if not request.accept_late and all(
+                done_ns > request.deadline_ns for done_ns in budgets.values()
+            ):
+                now_ns = self._outlook.view.now_ns
+                own = self._outlook.bids(request.kind)
+                yield Drop(
+                    request,
+                    "given up for a full batch behind it",
+                    {b.target_id: starts_ns[b.target_id] + b.one_ns() - now_ns for b in own},
+                )
+
+
+def _order(request: Request) -> tuple[int, int, int]:
+    return request.priority, request.deadline_ns, request.id

@@ -1,0 +1,308 @@
+"""What every policy must do, whatever its rule: the laws, in lives that chance decides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from policies import DEFAULT, POLICIES
+from replay.laws import LawBroken, MakePolicy, Watch, demand
+from replay.simulator import Arrival, Simulator
+from scheduler.core.commands import Dispatch
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Event,
+    Submitted,
+    TargetDown,
+    TargetUp,
+    Woken,
+)
+from scheduler.core.offers import Offer
+from scheduler.core.outcomes import Outcome
+from scheduler.core.policy import Decision, Policy, View
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.scheduler import Scheduler
+from scheduler.core.targets import TargetSpec
+
+MS = 1_000_000
+
+
+def linear_offer(
+    model: str, variant: str = "v", base_ms: float = 2, item_ms: float = 1, spread: float = 0.1
+) -> Offer:
+    """An offer whose latency is linear in the batch size; `spread` widens it both ways."""
+    ladder = {
+        size: tuple(
+            int((base_ms + item_ms * size) * MS * (1 + spread * (i - 10) / 10)) for i in range(21)
+        )
+        for size in (1, 2, 4, 8)
+    }
+    return Offer(model, variant, "runtime", ladder)
+
+
+TARGETS = (
+    TargetSpec("cpu:0", (linear_offer("a"), linear_offer("b", item_ms=2))),
+    TargetSpec("gpu:0", (linear_offer("a", "fp16", 1, 0.2),), slots=3),
+    TargetSpec(
+        "npu:0", (linear_offer("b", base_ms=0, item_ms=4), linear_offer("c", spread=0)), slots=1
+    ),
+)
+ONE = (TargetSpec("cpu:0", (linear_offer("a", spread=0),)),)
+KINDS = tuple(map(RequestClass, "aabc"))
+
+
+def workload(seed: int, count: int = 400, gap_ms: float = 0.7) -> Iterator[Arrival]:
+    """Poisson arrivals of four kinds, with all sorts of budgets, priorities and weights."""
+    chance = random.Random(seed)
+    at_ms = 0.0
+    for _ in range(count):
+        at_ms += chance.expovariate(1 / gap_ms)
+        yield Arrival(
+            int(at_ms * MS),
+            chance.choice(KINDS),
+            chance.randrange(1, 60) * MS,
+            priority=chance.choice((3, 3, 1, 5)),
+            weight=chance.choice((1.0, 1.0, 3.0)),
+            accept_late=chance.random() < 0.2,
+        )
+
+
+def true_times(seed: int) -> Callable[[Dispatch], int]:
+    """Service that is near what was measured, and sometimes far from it."""
+    chance = random.Random(seed)
+
+    def service_ns(dispatch: Dispatch) -> int:
+        slow = 4 if chance.random() < 0.05 else chance.lognormvariate(0, 0.1)
+        return int((2 + len(dispatch.request_ids)) * MS * slow)
+
+    return service_ns
+
+
+# -- the checks
+
+
+def ends_everything_and_leaves_the_view_alone(make: MakePolicy) -> None:
+    """Every request of a workload ends, and nothing of the view changes between decisions."""
+    for seed in (1, 2):
+        simulator = Simulator(_Looked(make()), TARGETS, true_times(seed))
+        count = len(list(simulator.run(workload(seed))))
+        demand(count == 400, f"1 (conservation): {count} of 400 requests ended")
+        demand(not any(simulator.scheduler.pending()), "1 (conservation): some never ended")
+        simulator.scheduler.validate()
+
+
+def decides_the_same_again(make: MakePolicy) -> None:
+    """Two instances decide alike, and one serves a second scheduler as a fresh one would."""
+    policy = make()
+    first = repr(list(Simulator(policy, TARGETS, true_times(3)).run(workload(3))))
+    other = repr(list(Simulator(make(), TARGETS, true_times(3)).run(workload(3))))
+    demand(first == other, "6 (determinism): two instances decided differently")
+    again = repr(list(Simulator(policy, TARGETS, true_times(3)).run(workload(3))))
+    demand(
+        first == again,
+        "6 (determinism): what it kept of one scheduler outlived it; begin anew when `view` is "
+        "another object",
+    )
+
+
+def keeps_the_laws_whatever_happens(make: MakePolicy) -> None:
+    """Lives with crashes, cancellations and bad items, every event of them checked."""
+    for seed in (11, 12):
+        chance = random.Random(seed)
+        watch = Watch(make)
+        for spec in TARGETS:
+            watch.handle(TargetUp(spec), 0)
+        for request_id, arrival in enumerate(workload(seed, count=250), 1):
+            now_ns = arrival.at_ns
+            watch.handle(Submitted((_request(request_id, arrival),)), now_ns)
+            for run in list(watch.scheduler.runs.values()):
+                if run.id in watch.scheduler.runs and chance.random() < 0.2:
+                    watch.handle(_random_end(chance, run.id, run.request_ids), now_ns)
+            if chance.random() < 0.02:
+                spec = chance.choice(TARGETS)
+                watch.handle(TargetDown(spec.id, "crashed", 3 * MS), now_ns)
+                watch.handle(TargetUp(spec), now_ns)
+        watch.close()
+
+
+def does_not_see_the_future(make: MakePolicy) -> None:
+    """Worlds that differ in how long the tenth run will take look the same until it ends."""
+    slow, fast = (_until_tenth_is_done(make, slower) for slower in (3, 1))
+    shorter = min(len(slow), len(fast))
+    demand(slow[:shorter] == fast[:shorter], "7 (honest knowledge): the future showed")
+
+
+def takes_over_what_is_queued(make: MakePolicy) -> None:
+    """Swapped in and out with requests queued and running, it loses none."""
+    watch = Watch(POLICIES[DEFAULT])
+    for spec in TARGETS:
+        watch.handle(TargetUp(spec), 0)
+    for request_id, arrival in enumerate(workload(5, count=120), 1):
+        watch.handle(Submitted((_request(request_id, arrival),)), arrival.at_ns)
+        if request_id == 40:
+            watch.swap(make, arrival.at_ns)
+        if request_id == 80:
+            watch.swap(POLICIES[DEFAULT], arrival.at_ns)
+        for run_id in list(watch.scheduler.runs)[:1]:
+            watch.handle(BatchDone(run_id), arrival.at_ns)
+    watch.close()
+
+
+def says_at_once_what_nobody_can_do(make: MakePolicy) -> None:
+    """A hopeless request is dropped on arrival, and runs where late is welcome."""
+    watch = Watch(make)
+    watch.handle(TargetUp(ONE[0]), 0)
+    kind = RequestClass("a")
+    watch.handle(Submitted((Request(1, kind, 2 * MS),)), 0)
+    told = watch.finished.get(1)
+    demand(
+        told is not None and told.outcome is Outcome.INFEASIBLE,
+        "a request with a budget of 2 ms, where one takes 3 ms, was not dropped on arrival",
+    )
+    watch.handle(Submitted((Request(2, kind, 2 * MS, accept_late=True),)), 0)
+    demand(watch.runs, "a request that may be late was left waiting by an idle target")
+    watch.close()
+
+
+def serves_below_capacity(make: MakePolicy) -> None:
+    """Far below capacity, with ample budgets, nearly all is in time."""
+    arrivals = [replace(a, budget_ns=200 * MS) for a in workload(9, count=200, gap_ms=20)]
+    endings = list(Simulator(make(), TARGETS, true_times(9)).run(arrivals))
+    share = sum(ending.in_time for ending in endings) / len(endings)
+    demand(share >= 0.9, f"only {share:.0%} of an easy workload were in time")
+
+
+LAWS: tuple[Callable[[MakePolicy], None], ...] = (
+    keeps_the_laws_whatever_happens,
+    takes_over_what_is_queued,
+    says_at_once_what_nobody_can_do,
+    does_not_see_the_future,
+)
+PLAYED: tuple[Callable[[MakePolicy], None], ...] = (
+    ends_everything_and_leaves_the_view_alone,
+    decides_the_same_again,
+    serves_below_capacity,
+)
+CHECKS = LAWS + PLAYED
+"""What a policy is put through; each raises when it does not hold. Those that play a simulation
+come last, and only where the laws hold: one that sends what is doomed could be played forever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one check.
+
+    Attributes:
+        check: Its name.
+        about: What it demands.
+        problem: What was wrong; None if nothing was.
+    """
+
+    check: str
+    about: str
+    problem: str | None
+
+
+def conformance(make: MakePolicy) -> Iterator[Verdict]:
+    """Puts a policy through every check, each on instances of its own.
+
+    Args:
+        make: Makes a new instance of the policy.
+    """
+    lawful = True
+    for check in CHECKS:
+        problem = None
+        try:
+            demand(lawful or check in LAWS, "not tried, because a law is broken")
+            check(make)
+        except LawBroken as broken:
+            problem = str(broken)
+        except Exception as error:  # a policy is foreign code: whatever it raises is said
+            problem = f"{type(error).__name__}: {error}"
+        lawful &= problem is None
+        about = (check.__doc__ or "").strip().rstrip(".")
+        yield Verdict(check.__name__.replace("_", " "), about, problem)
+
+
+# -- parts of the checks
+
+
+class _Looked:
+    """A policy that is looked at between its decisions: it must leave the view as it is."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.watches_runs: bool = getattr(policy, "watches_runs", False)
+
+    def decide(self, view: View) -> Iterable[Decision]:
+        decisions = iter(self.policy.decide(view))
+        while True:
+            before = _photograph(view)
+            decision = next(decisions, None)
+            demand(_photograph(view) == before, "the policy changed the view, which is to be read")
+            if decision is None:
+                return
+            yield decision
+
+
+def _photograph(view: View) -> str:
+    """All that a view holds, apart from what is derived from it when it is asked."""
+    queues = [(kind, list(queue)) for kind, queue in view.queues.items()]
+    targets = [
+        (
+            *(t.spec, t.up, t.returns_ns, list(t.runs.values()), t.last_done_ns, t.offers),
+            [curve.predict(1, 0.5) for o in t.offers.values() for curve in map(t.curve, o)],
+        )
+        for t in view.targets.values()
+    ]
+    return repr((view.now_ns, view.arrivals, queues, targets))
+
+
+def _request(request_id: int, arrival: Arrival) -> Request:
+    deadline_ns = arrival.at_ns + arrival.budget_ns
+    return Request(
+        *(request_id, arrival.kind, deadline_ns, arrival.priority, arrival.weight),
+        accept_late=arrival.accept_late,
+    )
+
+
+def _random_end(chance: random.Random, run_id: int, ids: tuple[int, ...]) -> Event:
+    dice = chance.random()
+    if dice < 0.1:
+        return BatchFailed(run_id, "broken", started=dice < 0.05)
+    return BatchDone(run_id, {chance.choice(ids): "bad"} if dice < 0.2 else {})
+
+
+def _until_tenth_is_done(make: MakePolicy, slower: int) -> list[str]:
+    scheduler = Scheduler(make())
+    said = [repr(scheduler.handle(TargetUp(ONE[0]), 0))]
+    ends: list[tuple[int, int]] = []
+    for request_id in range(1, 60):
+        now_ns = request_id * MS
+        events: list[Event] = [Woken()] if _is_due(scheduler, now_ns) else []
+        events.append(Submitted((Request(request_id, KINDS[0], now_ns + 20 * MS),)))
+        while ends and ends[0][0] <= now_ns:
+            end_ns, run_id = ends.pop(0)
+            if run_id == 10:
+                return said
+            said.append(repr(scheduler.handle(BatchDone(run_id), end_ns)))
+            ends.extend(_planned(scheduler, ends, slower))
+        said += [repr(scheduler.handle(event, now_ns)) for event in events]
+        ends.extend(_planned(scheduler, ends, slower))
+    return said
+
+
+def _is_due(scheduler: Scheduler, now_ns: int) -> bool:
+    return scheduler.armed_ns is not None and scheduler.armed_ns <= now_ns
+
+
+def _planned(scheduler: Scheduler, ends: list[tuple[int, int]], slower: int) -> Iterator[Any]:
+    known = {run_id for _, run_id in ends}
+    last_ns = max([scheduler.now_ns, *(end_ns for end_ns, _ in ends)])
+    for run in list(scheduler.runs.values()):
+        if run.id not in known:
+            last_ns += run.expected_ns * (slower if run.id == 10 else 1)
+            yield last_ns, run.id

@@ -1,0 +1,60 @@
+"""A policy of one's own on trial: the conformance suite, and a few scenarios beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from replay.conformance import Verdict, conformance
+from replay.experiment import PolicyChoice
+from replay.laws import MakePolicy
+from replay.results import RunResult
+from replay.scenarios import standard_scenarios
+from scheduler.core.policy import Policy
+
+SCENARIOS = ("load-0_8", "load-1_5", "burst-cv4", "deadline-1_5x", "device-dies", "mixed-worth")
+"""The standard scenarios that tell policies apart most."""
+
+BESIDE = ("goodput", "edf", "fcfs")
+"""What a policy is compared with."""
+
+REQUESTS = 1_500
+"""Of each scenario, so that a trial takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Own(PolicyChoice):
+    """A policy that is made by a function instead of a name."""
+
+    factory: MakePolicy | None = None
+
+    def make(self) -> Policy:
+        """A new one."""
+        return self.factory() if self.factory else PolicyChoice.make(self)
+
+
+def try_policy(make: MakePolicy) -> Iterator[Verdict]:
+    """The conformance suite, check by check.
+
+    Args:
+        make: Makes a new instance of the policy.
+    """
+    return conformance(make)
+
+
+def play_policy(
+    label: str, make: MakePolicy, scenario: str, requests: int = REQUESTS, seed: int = 1
+) -> list[RunResult]:
+    """Plays a standard scenario with a policy, and with those that it is compared with.
+
+    Args:
+        label: What to call the policy.
+        make: Makes a new instance of it.
+        scenario: The name of a standard scenario.
+        requests: How many of its requests are played at most.
+        seed: Of chance.
+    """
+    (found,) = standard_scenarios(scenario)
+    experiment = found.experiment(requests=requests)
+    choices = [_Own(label, label, (), make), *(PolicyChoice(name, name) for name in BESIDE)]
+    return [experiment.simulate(choice, seed) for choice in choices]

@@ -1,0 +1,139 @@
+"""`laxity policy`: is a policy of one's own lawful, and what is it worth beside others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Protocol
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from scheduler.cli_help import SETTINGS, examples
+from scheduler.core.policy import Policy
+from scheduler.errors import LaxityError
+from scheduler.policy_loading import load_policy
+
+MakePolicy = Callable[[], Policy]
+
+
+class Verdict(Protocol):
+    """What came of one check of the conformance suite."""
+
+    @property
+    def check(self) -> str:
+        """Its name."""
+
+    @property
+    def problem(self) -> str | None:
+        """What was wrong; None if nothing was."""
+
+
+class Played(Protocol):
+    """How a scenario ended under one policy."""
+
+    policy: str
+
+    def on_time_share(self) -> float | None:
+        """The share of its requests that were in time."""
+
+
+class Trial(Protocol):
+    """What a policy is put through; `replay.policy_trial` is one.
+
+    It is handed in by `scheduler.cli`, which is at the top: this room is below `replay`.
+    """
+
+    SCENARIOS: tuple[str, ...]
+
+    def try_policy(self, make: MakePolicy) -> Iterator[Verdict]:
+        """The conformance suite, check by check."""
+
+    def play_policy(self, label: str, make: MakePolicy, scenario: str) -> Sequence[Played]:
+        """A scenario with the policy and with those that it is compared with."""
+
+
+def policy_app(trial: Callable[[], Any]) -> typer.Typer:
+    """The commands about policies.
+
+    Args:
+        trial: Imports the `Trial`, which takes a moment.
+    """
+    app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
+
+    @app.callback()
+    def _policy() -> None:
+        """Try a scheduling policy of your own."""
+
+    @app.command(
+        "test",
+        context_settings=SETTINGS,
+        epilog=examples(
+            ("laxity policy test mine.py", "the only policy of a file"),
+            ("laxity policy test mine.py:Mine --json", "figures for a program"),
+            ("laxity policy test goodput", "one of those that come with laxity"),
+        ),
+    )
+    def test(
+        name: Annotated[
+            str,
+            typer.Argument(metavar="FILE[:CLASS]", help="Or any name that a configuration takes."),
+        ],
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print JSON instead of tables.")
+        ] = False,
+    ) -> None:
+        """Check a policy against the laws, and play it beside others; exit status 1 if it fails."""
+        if not _test(trial(), name, as_json):
+            raise typer.Exit(1)
+
+    return app
+
+
+def _test(trial: Trial, name: str, as_json: bool) -> bool:
+    def make() -> Policy:
+        return load_policy(name)
+
+    try:
+        label = type(make()).__name__
+    except ValueError as error:
+        raise LaxityError(str(error)) from None
+    say = Console(stderr=True, highlight=False)
+    with say.status("the laws") as status:
+        verdicts = list(trial.try_policy(make))
+        lawful = all(verdict.problem is None for verdict in verdicts)
+        shares: dict[str, dict[str, float | None]] = {}
+        for scenario in trial.SCENARIOS if lawful else ():
+            status.update(f"scenario {scenario}")
+            played = trial.play_policy(label, make, scenario)
+            shares[scenario] = {result.policy: result.on_time_share() for result in played}
+    if as_json:
+        checks = [{"check": v.check, "problem": v.problem} for v in verdicts]
+        figures = {"policy": label, "lawful": lawful, "checks": checks, "on_time_share": shares}
+        print(json.dumps(figures, indent=2))
+    else:
+        _show(Console(highlight=False), label, verdicts, shares)
+    return lawful
+
+
+def _show(
+    console: Console,
+    label: str,
+    verdicts: Sequence[Verdict],
+    shares: dict[str, dict[str, float | None]],
+) -> None:
+    for verdict in verdicts:
+        mark = "[green]ok[/green]  " if verdict.problem is None else "[red]FAIL[/red]"
+        console.print(f"{mark} {verdict.check}")
+        if verdict.problem is not None:
+            console.print(f"     {verdict.problem[:2000]}", markup=False)
+    if not shares:
+        console.print(f"{label} breaks a law; the scenarios were not played.", markup=False)
+        return
+    policies = list(next(iter(shares.values())))
+    table = Table("in time", *policies, box=None, header_style="bold")
+    for scenario, by_policy in shares.items():
+        cells = [by_policy.get(policy) for policy in policies]
+        table.add_row(scenario, *("" if cell is None else f"{cell:.1%}" for cell in cells))
+    console.print(table)

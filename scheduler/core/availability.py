@@ -1,0 +1,48 @@
+"""Which requests can be accepted at all: limits, and targets that have the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler.core.ledger import Ledger
+from scheduler.core.limits import Limits
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.targets import TargetState
+
+Targets = Mapping[str, TargetState]
+
+
+def refusal(
+    request: Request, now_ns: int, ledger: Ledger, limits: Limits, targets: Targets
+) -> tuple[Outcome, str] | None:
+    """How a request that the ledger has just opened ends at once, and why; None if it waits."""
+    if len(ledger.records) > limits.requests:
+        return Outcome.OVERLOADED, f"{limits.requests} requests are held already"
+    if ledger.held_bytes > limits.bytes:
+        return Outcome.OVERLOADED, f"requests hold {limits.bytes} bytes of tensors already"
+    if request.deadline_ns <= now_ns:
+        return Outcome.EXPIRED, "the deadline had passed on arrival"
+    if not servable(request, targets):
+        return Outcome.UNAVAILABLE, why_unavailable(request.kind, targets)
+    return None
+
+
+def servable(request: Request, targets: Targets) -> bool:
+    """Whether a target that has the model is up, or is back before the deadline."""
+    for target in targets.values():
+        back_ns = target.returns_ns
+        if (target.up or (back_ns is not None and back_ns < request.deadline_ns)) and target.usable(
+            request.kind
+        ):
+            return True
+    return False
+
+
+def why_unavailable(kind: RequestClass, targets: Targets) -> str:
+    """What is in the way of a class that no target can serve."""
+    wanted = f"model {kind.model!r}" + (f" variant {kind.variant!r}" if kind.variant else "")
+    down = [t.spec.id for t in targets.values() if t.usable(kind)]
+    if not down:
+        return f"no target has {wanted} ready"
+    return f"{wanted} runs on {', '.join(down)}, which is down"

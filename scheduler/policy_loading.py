@@ -1,0 +1,144 @@
+"""Policies from anywhere: the table, other distributions, a module, a file.
+
+`policies` is a pure room; the imports and files that a policy of someone else's needs are here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from policies import POLICIES, PolicyFactory, build_policy
+from scheduler.core.policy import Policy
+
+GROUP = "laxity.policies"
+"""The entry points under which other distributions offer policies."""
+
+
+def load_policy(name: str, **options: Any) -> Policy:
+    """A policy by name.
+
+    Args:
+        name: A key of `policies.POLICIES`, an entry point of the group `laxity.policies`,
+            `module:Class`, or `path/to/file.py:Class`, where the class may be left out if the
+            file has but one policy. A file is read anew each time.
+        options: The policy's own options. One that is a mapping with a `name` is itself a
+            policy, which the policy wraps.
+
+    Raises:
+        ValueError: No such policy, it can't be loaded, or not an option of it.
+    """
+    return build_policy(name, options, find_policy)
+
+
+def find_policy(name: str) -> PolicyFactory:
+    """What makes the policy that a name means, as in `load_policy`.
+
+    Raises:
+        ValueError: There is none, or it can't be loaded.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    where, _, class_name = name.rpartition(":") if ":" in name else (name, "", "")
+    if where.endswith(".py"):
+        return _class_of(name, _file(name, Path(where).expanduser()), class_name)
+    offered = {point.name: point for point in entry_points(group=GROUP)}
+    if name in offered:
+        try:
+            return _checked(name, offered[name].load())
+        except Exception as error:  # foreign code: whatever it raises is said
+            told = f"entry point {offered[name].value!r}: {_said(error)}"
+            raise ValueError(f"policy {name!r}: {told}") from error
+    if where and class_name:
+        return _class_of(name, _module(name, where), class_name)
+    known = sorted({*POLICIES, *offered})
+    raise ValueError(
+        f"policy {name!r} is not known{_near(name, known)}; there are {', '.join(known)}; "
+        "or name one as 'module:Class' or 'path/to/file.py:Class'"
+    )
+
+
+def _file(name: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        try:
+            others = [p.name for p in path.parent.glob("*.py")]
+        except OSError:
+            others = []
+        near = _near(path.name, others)
+        raise ValueError(f"policy {name!r}: there is no file {path.absolute()}{near}")
+    module_name = f"laxity_policy_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"policy {name!r}: {path} can't be imported")
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(module_name)
+    sys.modules[module_name] = module  # dataclasses look their own module up
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except Exception as error:  # foreign code: whatever it raises is said
+        if before is None:
+            del sys.modules[module_name]
+        else:
+            sys.modules[module_name] = before
+        raise ValueError(f"policy {name!r}: {path} raised {_said(error)}") from error
+    return module
+
+
+def _module(name: str, where: str) -> ModuleType:
+    try:
+        return importlib.import_module(where)
+    except Exception as error:  # foreign code: whatever it raises is said
+        raise ValueError(f"policy {name!r}: module {where!r}: {_said(error)}") from error
+
+
+def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
+    if class_name:
+        if not hasattr(module, class_name):
+            there = [n for n, made in vars(module).items() if inspect.isclass(made)]
+            raise ValueError(
+                f"policy {name!r}: {_where(module)} has no {class_name!r}{_near(class_name, there)}"
+            )
+        return _checked(name, getattr(module, class_name))
+    own = [
+        found
+        for found in vars(module).values()
+        if inspect.isclass(found)
+        and found.__module__ == module.__name__
+        and callable(getattr(found, "decide", None))
+    ]
+    if len(own) != 1:
+        names = ", ".join(found.__name__ for found in own) or "none"
+        raise ValueError(
+            f"policy {name!r}: {_where(module)} should have one class with a method 'decide', or "
+            f"name it as 'file.py:Class'; there: {names}"
+        )
+    return cast(PolicyFactory, own[0])
+
+
+def _checked(name: str, found: Any) -> PolicyFactory:
+    if not callable(found):
+        raise ValueError(f"policy {name!r} is {found!r:.60}, which makes no policy")
+    if inspect.isclass(found) and not callable(getattr(found, "decide", None)):
+        raise ValueError(f"policy {name!r}: class {found.__name__!r} has no method 'decide'")
+    return cast(PolicyFactory, found)
+
+
+def _where(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or module.__name__
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,126 @@
+"""Policies from outside the package: loaded by name, swapped in without losing a request."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies import POLICIES
+from policies.edf import Edf
+from policies.goodput import Goodput
+from replay.laws import Watch
+from scheduler import policy_loading
+from scheduler.core.commands import Dispatch
+from scheduler.core.events import BatchDone, TargetUp
+from scheduler.core.outcomes import Outcome
+from scheduler.policy_loading import load_policy
+from tests.core.world import MS, of, request, submit, target
+
+EXAMPLE = Path(__file__).parents[2] / "examples/policies/shortest_job_first.py"
+
+OWN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from policies.edf import Edf
+
+@dataclass
+class Options:
+    depth: int = 3
+
+class Own(Edf):
+    def __init__(self, quantile: float = 0.9, depth: int = 3) -> None:
+        super().__init__(quantile)
+        self.options = Options(depth)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own_policy.py"
+    path.write_text(OWN)
+    return path
+
+
+def test_a_name_of_the_table_is_that_policy():
+    assert type(load_policy("edf", quantile=0.9)) is POLICIES["edf"]
+
+
+def test_a_file_is_a_policy(own):
+    named: Any = load_policy(f"{own}:Own", depth=5, quantile=0.8)
+    assert (named.options.depth, named.quantile) == (5, 0.8)
+
+
+def test_a_file_with_one_policy_need_not_name_it(own, monkeypatch):
+    assert type(load_policy(str(own))).__name__ == "Own"
+    monkeypatch.chdir(own.parent)
+    assert type(load_policy("own_policy.py")).__name__ == "Own"
+
+
+def test_a_file_is_read_anew(own):
+    load_policy(str(own))
+    own.write_text(OWN.replace("depth: int = 3)", "depth: int = 4)"))
+    changed: Any = load_policy(str(own))
+    assert changed.options.depth == 4
+
+
+def test_a_module_and_a_class_are_a_policy(own, monkeypatch):
+    monkeypatch.syspath_prepend(own.parent)
+    assert type(load_policy("own_policy:Own")).__name__ == "Own"
+    assert type(load_policy("policies.edf:Edf")) is Edf
+    sys.modules.pop("own_policy")
+
+
+def test_an_entry_point_is_a_policy(monkeypatch):
+    points = [EntryPoint("mine", "policies.edf:Edf", "laxity.policies")]
+    points.append(EntryPoint("broken", "policies.edf:Nothing", "laxity.policies"))
+    monkeypatch.setattr(policy_loading, "entry_points", lambda group: points)
+    assert type(load_policy("mine")) is Edf
+    with pytest.raises(ValueError, match=r"'broken': entry point 'policies.edf:Nothing': Attr"):
+        load_policy("broken")
+    with pytest.raises(ValueError, match=r"'mien' is not known \(did you mean 'mine'\?\)"):
+        load_policy("mien")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("goodptu", r"not known \(did you mean 'goodput'\?\); there are .*or name one as 'module"),
+        ("{folder}/own_polcy.py", r"no file .*own_polcy.py \(did you mean 'own_policy.py'\?\)"),
+        ("{folder}/own_policy.py:Onw", r"own_policy.py has no 'Onw' \(did you mean 'Own'\?\)"),
+        ("{folder}/own_policy.py:Options", "class 'Options' has no method 'decide'"),
+        ("{folder}/empty.py", "should have one class with a method 'decide'.* there: none"),
+        ("{folder}/wrong.py", "wrong.py raised SyntaxError"),
+        ("no_such_module:Own", "module 'no_such_module': ModuleNotFoundError"),
+        ("policies:DEFAULT", "is 'goodput', which makes no policy"),
+    ],
+)
+def test_what_is_no_policy_is_told(own, name, told):
+    (own.parent / "empty.py").touch()
+    (own.parent / "wrong.py").write_text("class")
+    with pytest.raises(ValueError, match=told):
+        load_policy(name.format(folder=own.parent))
+
+
+def test_an_option_that_is_not_one_is_told(own):
+    with pytest.raises(ValueError, match=r"unexpected keyword argument 'width'"):
+        load_policy(str(own), width=3)
+    with pytest.raises(ValueError, match=r"quantile must be between 0 and 1"):
+        load_policy(str(own), quantile=3)
+
+
+def test_the_example_swaps_in_and_out_without_losing_a_request():
+    watch = Watch(Goodput)
+    watch.handle(TargetUp(target(slots=1)), 0)
+    submit(watch, *(request(i, 20 + i) for i in range(1, 7)))
+    watch.swap(lambda: load_policy(str(EXAMPLE)), 1 * MS)
+    submit(watch, request(7, 60), request(8, 2), at_ms=1)
+    assert watch.finished[8].outcome is Outcome.INFEASIBLE
+    (sent,) = of(Dispatch, watch.handle(BatchDone(1), 4 * MS))
+    assert sent.reason == "shortest job first"
+    watch.swap(Edf, 5 * MS)
+    watch.close()
+    assert len(watch.finished) == 8

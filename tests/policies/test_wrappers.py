@@ -1,0 +1,220 @@
+"""Policies that wrap another, and targets that cost or are far away."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policies import POLICIES, make_policy
+from policies.cheapest import Cheapest
+from policies.edf import Edf
+from policies.goodput import Goodput
+from policies.hedge import Hedged
+from policies.proactive_drop import ProactiveDrop
+from policies.spill import Spill
+from replay.laws import MakePolicy, Watch
+from replay.simulator import Arrival, Simulator
+from scheduler.core.commands import Dispatch
+from scheduler.core.events import BatchDone, TargetUp, Woken
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
+from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
+
+CLOUD = replace(
+    target("cloud", offer(base_ms=10, item_ms=0.5), slots=4),
+    remote=True,
+    width=4,
+    cost_per_request=0.5,
+    transfer_ns=(5 * MS, 0.0),
+)
+
+
+def box(policy: MakePolicy, *specs: TargetSpec) -> Watch:
+    watch = Watch(policy)
+    for spec in specs or (target(slots=1), CLOUD):
+        watch.handle(TargetUp(spec), 0)
+    return watch
+
+
+def sent(commands: list[Any]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(run.target_id, run.request_ids) for run in of(Dispatch, commands)]
+
+
+def poisson(seed: int, count: int, per_ms: float) -> Iterator[Arrival]:
+    chance = random.Random(seed)
+    at_ms = 0.0
+    for _ in range(count):
+        at_ms += chance.expovariate(per_ms)
+        yield Arrival(int(at_ms * MS), M, chance.choice((15, 30, 60)) * MS)
+
+
+# -- made from options
+
+
+def test_a_wrapper_takes_another_policy_by_name_with_its_options():
+    made: Any = make_policy(
+        "spill", inner={"name": "proactive_drop", "inner": {"name": "edf", "quantile": 0.8}}
+    )
+    assert (type(made.inner), type(made.inner.inner)) == (ProactiveDrop, Edf)
+    assert made.quantile == made.inner.quantile == 0.8
+
+
+def test_an_option_of_a_wrapped_policy_is_told_as_its_own():
+    with pytest.raises(ValueError, match=r"policy 'edf': .*'depth'"):
+        make_policy("spill", inner={"name": "edf", "depth": 3})
+    with pytest.raises(ValueError, match=r"policy 'efd' is not known \(did you mean 'edf'\?\)"):
+        make_policy("spill", inner={"name": "efd"})
+
+
+# -- spill
+
+
+def test_what_is_in_time_here_stays_here():
+    watch = box(Spill)
+    assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
+    assert sent(submit(watch, request(2, 50))) == []
+    watch.close()
+
+
+def test_what_would_be_late_here_goes_away():
+    watch = box(Spill)
+    submit(watch, request(1, 50))
+    commands = submit(watch, *(request(i, 19) for i in range(2, 18)))
+    assert {where for where, _ in sent(commands)} == {"cloud"}
+    assert outcomes(commands) == {}
+    watch.close()
+
+
+def test_a_model_that_is_only_there_runs_there():
+    watch = box(Spill, target("cpu:0", offer("x")), CLOUD)
+    assert sent(submit(watch, request(1, 50))) == [("cloud", (1,))]
+    assert sent(submit(watch, request(2, 50, accept_late=True))) == [("cloud", (2,))]
+    watch.close()
+
+
+def test_what_nobody_can_finish_is_told_at_once_with_all_targets():
+    watch = box(Spill)
+    submit(watch, request(1, 2))
+    assert watch.finished[1].outcome is Outcome.INFEASIBLE
+    assert watch.finished[1].detail["earliest_budget_ms"] == {"cpu:0": 3.0, "cloud": 15.5}
+    watch.close()
+
+
+def test_money_ends():
+    watch = box(lambda: Spill(budget_per_hour=1.0), target("cpu:0", offer("x")), CLOUD)
+    assert len(sent(submit(watch, request(1, 50), request(2, 50)))) > 0
+    assert sent(submit(watch, request(3, 50))) == []
+    later_ms = 3_600_000
+    assert sent(submit(watch, request(4, later_ms + 50), at_ms=later_ms)) == [("cloud", (4,))]
+    watch.close()
+
+
+def test_spilling_saves_what_the_box_alone_would_lose():
+    def in_time(policy: Any, *specs: TargetSpec) -> int:
+        def service_ns(run: Dispatch) -> int:
+            size = len(run.request_ids)
+            return (3 + 2 * size) * MS if run.target_id == "cpu:0" else 10 * MS + size * MS // 2
+
+        simulator = Simulator(policy, specs, service_ns)
+        endings = list(simulator.run(poisson(4, 800, 1.2)))
+        simulator.scheduler.validate()
+        return sum(ending.in_time for ending in endings)
+
+    slow = target("cpu:0", offer(base_ms=3, item_ms=2))
+    cloud = replace(CLOUD, width=1, slots=2, transfer_ns=(0, 0.0))
+    assert in_time(Spill(), slow, cloud) > 1.3 * in_time(Goodput(), slow)
+
+
+@pytest.mark.parametrize("inner", sorted(set(POLICIES) - {"spill"}))
+@pytest.mark.parametrize("wrapper", ["hedge", "proactive_drop", "spill"])
+def test_wrappers_keep_the_laws_around_any_policy(wrapper, inner):
+    chance = random.Random(inner)
+    watch = box(lambda: make_policy(wrapper, inner={"name": inner}))
+    for i, arrival in enumerate(poisson(5, 120, 0.6), 1):
+        now_ns = arrival.at_ns
+        late = chance.random() < 0.2
+        due_ms = (now_ns + arrival.budget_ns) / MS
+        submit(watch, request(i, due_ms, accept_late=late), at_ms=now_ns / MS)
+        for run in list(watch.scheduler.runs.values()):
+            if chance.random() < 0.3:
+                watch.handle(BatchDone(run.id), now_ns)
+    watch.close()
+
+
+# -- proactive_drop
+
+
+def test_what_will_be_late_is_dropped_before_it_is():
+    watch = box(ProactiveDrop, target("cpu:0", offer(sizes=(1,)), slots=1))
+    said = submit(watch, *(request(i, 10) for i in range(1, 6)))
+    assert Counter(outcomes(said).values()) == {Outcome.INFEASIBLE: 2}
+    watch.close()
+
+
+# -- what targets cost, and how far away they are
+
+
+def test_cheapest_uses_what_costs_only_when_it_must():
+    free = target(slots=1)
+    watch = box(Cheapest, free, replace(CLOUD, transfer_ns=(0, 0.0)))
+    assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
+    assert sent(submit(watch, request(2, 50))) == []
+    assert sent(submit(watch, *(request(i, 13) for i in range(3, 12))))[0][0] == "cloud"
+    watch.close()
+
+
+def test_a_probability_is_a_quantile():
+    assert Cheapest(p=0.8).quantile == 0.8
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"spill"}))
+def test_the_way_there_is_part_of_the_prediction(name):
+    """10 ms of execution, 5 ms for the message and 10 for a megabyte: 22 ms are not enough."""
+    far = replace(target("far", offer(base_ms=9, item_ms=1)), transfer_ns=(5 * MS, 10.0))
+    watch = box(lambda: make_policy(name), far)
+    kind = RequestClass("m", shapes=((1_000_000,),))
+    submit(watch, request(1, 22, kind, size_bytes=1_000_000))
+    assert watch.finished[1].detail["earliest_budget_ms"] == {"far": 25.0}
+    watch.close()
+
+
+# -- hedge
+
+
+def test_what_hangs_is_sent_again_at_the_last_useful_moment():
+    watch = box(lambda: Hedged(extra=1.0), target("cpu:0"), target("gpu:0"))
+    assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
+    assert watch.scheduler.armed_ns == 46 * MS
+    assert sent(watch.handle(Woken(), 46 * MS)) == [("gpu:0", (1,))]
+    assert outcomes(watch.handle(BatchDone(2), 49 * MS)) == {1: Outcome.COMPLETED}
+    watch.close()
+
+
+def test_second_copies_are_capped():
+    watch = box(lambda: Hedged(extra=0.5), target("cpu:0"), target("gpu:0"))
+    submit(watch, request(1, 50))
+    assert sent(watch.handle(Woken(), 46 * MS)) == []
+    watch.close()
+
+
+def test_hedging_saves_what_hangs():
+    def in_time(policy: Any) -> int:
+        chance = random.Random(8)
+
+        def service_ns(run: Dispatch) -> int:
+            hangs = chance.random() < 0.05
+            return 60 * MS if hangs else (2 + len(run.request_ids)) * MS
+
+        specs = [target(name) for name in ("cpu:0", "gpu:0", "npu:0")]
+        simulator = Simulator(policy, specs, service_ns)
+        endings = list(simulator.run(poisson(6, 1_000, 0.15)))
+        simulator.scheduler.validate()
+        return sum(ending.in_time for ending in endings)
+
+    assert 1_000 - in_time(Hedged(extra=0.2)) < 0.7 * (1_000 - in_time(Goodput()))
