@@ -21,10 +21,10 @@ from edge_agent.cluster import Cluster
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.run_dir import make_run_dir
-from policies import make_policy
 from scheduler.address import Address
 from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
+from scheduler.policy_loading import load_policy
 from workers.actor import DeviceWorker
 from workers.profiling import Effort, batch_ladder
 from workers.runtimes.base import DeviceSpec
@@ -177,7 +177,7 @@ class Agent:
 
 def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware) -> None:
     try:
-        make_policy(config.policy.name, **config.policy.options)
+        load_policy(config.policy.name, **config.policy.options)
     except ValueError as error:
         raise AgentError(str(error)) from None
     if not config.models.is_dir():

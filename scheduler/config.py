@@ -39,6 +39,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DeviceConfig",
+    "JournalConfig",
     "LimitsConfig",
     "ListenConfig",
     "LogConfig",
@@ -208,6 +209,22 @@ class ProfileConfig(_Section):
     in seconds."""
 
 
+class JournalConfig(_Section):
+    """What the daemon writes down of every event and decision, without tensors."""
+
+    enabled: bool = True
+    """Whether a journal is written."""
+
+    dir: ConfigPath | None = None
+    """The folder of the journal's files; without it, journal in state_dir."""
+
+    max_mb: Count = 64
+    """All files together, in 10^6 bytes; the oldest are removed. A request takes about 0.1 KB."""
+
+    files: Annotated[int, Field(strict=True, ge=2)] = 8
+    """How many files that is at most."""
+
+
 class LogConfig(_Section):
     """What the daemon writes to stderr."""
 
@@ -254,6 +271,9 @@ class Config(_Section):
 
     state_dir: ConfigPath = Field(default_factory=default_state_dir)
     """The folder for measured profiles and the daemon's other memory."""
+
+    journal: JournalConfig = Field(default_factory=JournalConfig)
+    """What the daemon writes down of every event and decision."""
 
     token_file: ConfigPath | None = None
     """A file that holds the token which clients must show; readable by its owner alone."""

@@ -68,7 +68,7 @@ def test_the_example_is_valid_and_names_every_key():
     with resources.as_file(resources.files("configs") / "edge.yaml") as path:
         config = load_config(path)
     assert set(yaml.safe_load(text)) == set(Config.model_fields)
-    for section in ("listen", "limits", "profile", "log"):
+    for section in ("listen", "limits", "profile", "journal", "log"):
         assert set(yaml.safe_load(text)[section]) == set(getattr(Config(), section).model_dump())
     assert config.policy.options == {"quantile": 0.95}
     assert config.devices != "auto"

@@ -20,7 +20,6 @@ import ray
 import structlog
 import uvloop
 
-from policies import make_policy
 from scheduler.config import (
     Address,
     Config,
@@ -31,7 +30,9 @@ from scheduler.config import (
 )
 from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
+from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.policy_loading import load_policy
 from scheduler.wire import FrameLimits
 
 T = TypeVar("T")
@@ -105,7 +106,8 @@ class SchedulerProcess:
         limits = config.limits
         policy = (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
-        self._driver = Driver(policy, held)
+        self._journal = _open_journal(config, policy, held)
+        self._driver = Driver(policy, held, journal=self._journal)
         rules = DoorRules(
             site=config.site,
             token=read_token(config.token_file) if config.token_file else None,
@@ -150,6 +152,7 @@ class SchedulerProcess:
             "draining": self._door.closing,
             "listening": self._addresses,
             "reading_bytes": self._door.reading_bytes,
+            "journal": self._journal.status() if self._journal is not None else None,
             **self._driver.status(),
         }
 
@@ -160,6 +163,8 @@ class SchedulerProcess:
         left = await self._driver.drain(seconds)
         self._door.close()
         await self._driver.close()
+        if self._journal is not None:
+            self._journal.close()
         for address in self._config.listen.native:
             if address.path is not None:
                 with contextlib.suppress(FileNotFoundError):
@@ -176,7 +181,7 @@ def _reloaded(old: Config, config_file: Path | None) -> Config:
         return old
     try:
         new = load_config(config_file)
-        make_policy(new.policy.name, **new.policy.options)
+        load_policy(new.policy.name, **new.policy.options)
     except (ConfigError, ValueError) as error:
         log.error("configuration not taken over", file=str(config_file), error=str(error))
         return old
@@ -185,6 +190,21 @@ def _reloaded(old: Config, config_file: Path | None) -> Config:
     if waiting:
         log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
     return taken
+
+
+def _open_journal(
+    config: Config, policy: tuple[str, dict[str, Any]], limits: Limits
+) -> Journal | None:
+    """The journal that the configuration asks for; None where it can't be had, too."""
+    if not config.journal.enabled:
+        return None
+    folder = config.journal.dir or config.state_dir / "journal"
+    bounds = JournalBounds(config.journal.max_mb * 10**6, config.journal.files)
+    try:
+        return Journal(folder, policy, limits, bounds)
+    except OSError as error:
+        log.error("no journal is written", folder=str(folder), error=str(error))
+        return None
 
 
 def _bound(address: Address, server: asyncio.AbstractServer) -> str:

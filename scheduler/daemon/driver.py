@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from policies import DEFAULT, make_policy
+from policies import DEFAULT
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
 from scheduler.core.events import (
     BatchDone,
@@ -32,7 +32,9 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.catalog import Catalog
+from scheduler.daemon.journal import Journal
 from scheduler.daemon.link import WorkerLink
+from scheduler.policy_loading import load_policy
 from scheduler.wire import Body
 from workers.link import ModelCard, Packed
 
@@ -117,6 +119,7 @@ class Driver:
         policy: Name and options of the first policy.
         limits: What may be held at most.
         clock_ns: The monotonic clock.
+        journal: Where each event and its commands are written down.
 
     Attributes:
         policy: Name and options of the policy that decides now.
@@ -131,13 +134,15 @@ class Driver:
         policy: tuple[str, dict[str, Any]] = (DEFAULT, {}),
         limits: Limits = Limits(),  # noqa: B008
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        journal: Journal | None = None,
     ) -> None:
         """Holds nothing and has no devices."""
         self.policy = policy
         self.catalog = Catalog()
-        self.core = Scheduler(make_policy(policy[0], **policy[1]), limits)
+        self.core = Scheduler(load_policy(policy[0], **policy[1]), limits)
         self.clock_ns = clock_ns
         self.after_event: Callable[[], None] = lambda: None
+        self._journal = journal
         self._loop = asyncio.get_running_loop()
         self._devices: dict[str, _Device] = {}
         self._pending: dict[int, _Pending] = {}
@@ -249,7 +254,7 @@ class Driver:
         Raises:
             ValueError: No such policy or option; the old one stays.
         """
-        policy = make_policy(name, **options)
+        policy = load_policy(name, **options)
         self.policy = name, options
         self._handle(PolicySwapped(name, policy))
         log.info("policy swapped", policy=name, **options)
@@ -276,18 +281,25 @@ class Driver:
     # -- the core
 
     def _handle(self, event: Event) -> None:
+        failure: str | None = None
         try:
             commands = self.core.handle(event, self.clock_ns())
-        except PolicyFailed as failure:
-            log.error("policy failed", policy=self.policy[0], error=str(failure))
-            commands = failure.commands
+        except PolicyFailed as failed:
+            failure = str(failed)
+            log.error("policy failed", policy=self.policy[0], error=failure)
+            commands = failed.commands
             if self.policy != (DEFAULT, {}):
                 self._loop.call_soon(self.swap_policy, DEFAULT, {})
-        for command in commands:
-            self._obey(command)
-        if not self._pending:
-            self._idle.set()
-        self.after_event()
+        try:
+            for command in commands:
+                self._obey(command)
+            if not self._pending:
+                self._idle.set()
+            self.after_event()
+        finally:
+            # Last, because batches and answers are waited for.
+            if self._journal is not None:
+                self._journal.note(self.core.now_ns, event, commands, self.policy, failure)
 
     def _obey(self, command: Command) -> None:
         match command:

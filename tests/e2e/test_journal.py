@@ -55,7 +55,10 @@ def mixed_load(agent: RunningAgent, count: int, trouble: dict[int, Any]) -> Coun
         pace.release()
         done.release()
 
-    inputs = {"relu": {"x": np.ones(3, np.float32)}, "slow": {"x": np.ones((1, 1), np.float32)}}
+    inputs: dict[str, dict[str, Any]] = {
+        "relu": {"x": np.ones(3, np.float32)},
+        "slow": {"x": np.ones((1, 1), np.float32)},
+    }
     with Client(agent.url) as client:
         for number in range(count):
             if number in trouble:

@@ -1,0 +1,287 @@
+"""A daemon's journal: read it, replay it through the core, play its requests again.
+
+A folder holds the files of one or more runs; a run is the life of a scheduler. `arrivals` and
+`targets` work from any file, because each has the policy, limits and targets of its moment.
+`verify` has to begin with the first file of a run: what a policy and the latency curves have
+learned is not in a header. Where that file is gone (the journal is bounded; see the daemon's
+`journal.max_mb`), or events are missing, it says how far it got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from policies import make_policy
+from replay.journal_files import (
+    JournalError,
+    JournalFile,
+    Note,
+    journal_files,
+    journal_runs,
+    steps_of,
+    warn,
+)
+from replay.simulator import Arrival
+from scheduler.core.commands import Command, Dispatch, Finish
+from scheduler.core.errors import PolicyFailed
+from scheduler.core.events import Event, PolicySwapped, Submitted, TargetReport, TargetUp
+from scheduler.core.policy import Policy
+from scheduler.core.scheduler import Scheduler
+from scheduler.core.targets import TargetSpec, TargetState
+from scheduler.journal_format import Entry, Gap, JournalledPolicy, fingerprint
+
+__all__ = [
+    "JournalError",
+    "JournalFile",
+    "RunVerdict",
+    "arrivals",
+    "journal_files",
+    "read_journal",
+    "targets",
+    "verify",
+]
+
+MakePolicy = Callable[..., Policy]
+"""Makes a policy from its name and its options as keywords."""
+
+_SHOWN = 300
+_STORY = 30
+
+# -- reading
+
+
+def read_journal(path: Path | str, note: Note = warn) -> Iterator[tuple[int, Event | Command]]:
+    """Each event, followed by the commands that the scheduler gave at it.
+
+    The policy of a `PolicySwapped` is a `JournalledPolicy`: its name and options.
+
+    Args:
+        path: A folder, or one file.
+        note: Hears of cut ends and missing events, which do not end the reading.
+
+    Yields:
+        When it was on the scheduler's clock, in ns, and what.
+
+    Raises:
+        JournalError: A file is no journal, or a record of it is damaged.
+    """
+    for run in journal_runs(path, note):
+        for _, step in steps_of(run, note):
+            if isinstance(step, Entry):
+                yield step.at_ns, step.event
+                for command in step.commands:
+                    yield step.at_ns, command
+
+
+def arrivals(path: Path | str, note: Note = warn) -> Iterator[Arrival]:
+    """The requests of a journal, to be played again; time 0 is the first of them.
+
+    Runs follow each other by the time of day. A request's budget is what was left when the
+    scheduler took it in. Cancelled requests are played like the others.
+
+    Args:
+        path: A folder, or one file.
+        note: As in `read_journal`.
+
+    Raises:
+        JournalError: As in `read_journal`.
+    """
+    start_ns: int | None = None
+    latest_ns = 0
+    for run in journal_runs(path, note):
+        head = run[0].header
+        for _, step in steps_of(run, note):
+            if not isinstance(step, Entry) or not isinstance(step.event, Submitted):
+                continue
+            wall_ns = head.wall_ns + step.at_ns - head.at_ns
+            start_ns = wall_ns if start_ns is None else start_ns
+            # The time of day may have been set back between two runs.
+            latest_ns = max(latest_ns, wall_ns - start_ns)
+            for request in step.event.requests:
+                yield Arrival(
+                    latest_ns,
+                    request.kind,
+                    max(0, request.deadline_ns - step.at_ns),
+                    request.priority,
+                    request.weight,
+                    request.accept_late,
+                    request.size_bytes,
+                )
+
+
+def targets(path: Path | str, note: Note = warn) -> list[TargetSpec]:
+    """Every target of a journal, with all that it has offered, as it was last.
+
+    Raises:
+        JournalError: As in `read_journal`.
+    """
+    states: dict[str, TargetState] = {}
+
+    def up(spec: TargetSpec) -> None:
+        states[spec.id] = TargetState(spec)
+        states[spec.id].add_offers(spec.offers)
+
+    for run in journal_runs(path, note):
+        for target in run[0].header.targets:
+            up(target.spec)
+        for _, step in steps_of(run, note):
+            match step:
+                case Entry(event=TargetUp(spec)):
+                    up(spec)
+                case Entry(event=TargetReport(target_id, offers)) if target_id in states:
+                    states[target_id].add_offers(offers)
+    return [_with_offers(state) for state in states.values()]
+
+
+def _with_offers(state: TargetState) -> TargetSpec:
+    offers = tuple(offer for offers in state.offers.values() for offer in offers)
+    return replace(state.spec, offers=offers)
+
+
+# -- verifying
+
+
+@dataclass(frozen=True, slots=True)
+class RunVerdict:
+    """Whether the core says today what it said in one run.
+
+    Attributes:
+        run: Which one.
+        files: How many of its files there are.
+        events: How many were replayed.
+        commands: How many of theirs were found the same.
+        requests: How many were submitted in them.
+        difference: The first difference, with its story; None if there is none.
+        unverified: Why not all of the run was replayed; None if all was.
+    """
+
+    run: str
+    files: int
+    events: int
+    commands: int
+    requests: int
+    difference: str | None
+    unverified: str | None
+
+
+def verify(path: Path | str, note: Note = warn, make: MakePolicy = make_policy) -> list[RunVerdict]:
+    """Replays each run of a journal through the core and demands the same commands, all fields.
+
+    Args:
+        path: A folder, or one file.
+        note: As in `read_journal`.
+        make: Makes the policies that the journal names. `scheduler.policy_loading.load_policy`
+            knows also those outside the table; it imports what a name says, so it is only for
+            journals that are trusted.
+
+    Raises:
+        JournalError: As in `read_journal`.
+    """
+    return [_Verification(run, note, make).verdict() for run in journal_runs(path, note)]
+
+
+class _Different(Exception):
+    """The core says something else."""
+
+
+class _Unverifiable(Exception):
+    """The run can't be replayed any further."""
+
+
+class _Verification:
+    """The replay of one run."""
+
+    def __init__(self, run: list[JournalFile], note: Note, make: MakePolicy) -> None:
+        self._run = run
+        self._make = make
+        self._note = note
+        self._events = self._commands = self._requests = 0
+
+    def verdict(self) -> RunVerdict:
+        difference = unverified = None
+        try:
+            self._replay()
+        except _Different as error:
+            difference = str(error)
+        except _Unverifiable as error:
+            unverified = str(error)
+        counts = self._events, self._commands, self._requests
+        name = self._run[0].header.run
+        return RunVerdict(name, len(self._run), *counts, difference, unverified)
+
+    def _replay(self) -> None:
+        head = self._run[0].header
+        if head.part != 1:
+            raise _Unverifiable(
+                f"the run begins with file {head.part}; what the policy had learned in the files "
+                "before it is not known"
+            )
+        core = Scheduler(self._made(head.policy), head.limits)
+        for file, step in steps_of(self._run, self._note):
+            if isinstance(step, Gap):
+                raise _Unverifiable(
+                    f"events are missing before record {file.number} of {file.path}"
+                )
+            self._step(core, file, step)
+
+    def _step(self, core: Scheduler, file: JournalFile, step: Entry) -> None:
+        event = step.event
+        if isinstance(event, PolicySwapped) and isinstance(event.policy, JournalledPolicy):
+            event = PolicySwapped(event.name, self._made(event.policy))
+        failure: str | None = None
+        try:
+            commands = core.handle(event, step.at_ns)
+        except PolicyFailed as error:
+            commands, failure = error.commands, str(error)
+        except Exception as error:  # a damaged event may hold anything
+            told = f"can't take the event: {type(error).__name__}: {error}"
+            raise _Different(_tale(core, file, step, told, ())) from None
+        # Bytes tell 1 from 1.0 and True, which are equal.
+        same = step.commands == tuple(commands)
+        if not same or fingerprint(step.commands) != fingerprint(commands):
+            said = "\n".join(f"    {each}" for each in commands) or "    nothing"
+            raise _Different(_tale(core, file, step, f"says\n{said}", commands))
+        if (failure is None) != (step.failure is None):
+            told = f"says that the policy failed with {failure}; the journal: {step.failure}"
+            raise _Different(_tale(core, file, step, told, commands))
+        self._events += 1
+        self._commands += len(commands)
+        if isinstance(event, Submitted):
+            self._requests += len(event.requests)
+
+    def _made(self, policy: JournalledPolicy) -> Policy:
+        try:
+            return self._make(policy.name, **policy.options)
+        except ValueError as error:
+            raise _Unverifiable(f"the policy can't be made: {error}") from None
+
+
+def _tale(core: Scheduler, file: JournalFile, step: Entry, told: str, commands: Any) -> str:
+    """The first difference, and the life of the request that it is about."""
+    was = "\n".join(f"    {each}" for each in step.commands) or "    nothing"
+    text = (
+        f"{file.path}, record {file.number}, at {step.at_ns} ns:\n"
+        f"  at {str(step.event)[:_SHOWN]}\n  the journal says\n{was}\n  the core {told}"
+    )
+    request_id = _concerned(step.commands, commands)
+    if request_id is not None:
+        story = core.story(request_id)[-_STORY:]
+        lines = "\n".join(f"    {entry.at_ns} {str(entry.what)[:_SHOWN]}" for entry in story)
+        text += f"\n  the story of request {request_id} in the core:\n{lines}"
+    return text
+
+
+def _concerned(was: Any, now: Any) -> int | None:
+    """The request of the first command that is not the same."""
+    pairs = zip([*was, *[None] * len(now)], [*now, *[None] * len(was)], strict=True)
+    for pair in pairs:
+        if pair[0] != pair[1]:
+            for command in pair:
+                if isinstance(command, Finish):
+                    return command.request_id
+                if isinstance(command, Dispatch):
+                    return command.request_ids[0]
+    return None

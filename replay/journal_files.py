@@ -1,0 +1,212 @@
+"""The files of a journal, read as streams and put in order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from replay.readers import TraceError
+from scheduler.journal_format import (
+    MAGIC,
+    Closed,
+    Decoder,
+    Entry,
+    FormatError,
+    Gap,
+    Header,
+    decode_header,
+)
+
+SUFFIX = ".journal"
+
+_LARGEST_RECORD = 64 << 20
+_LONGEST_LIST = 1_000_000
+
+Note = Callable[[str], None]
+"""Hears what is to be known of a journal that is read all the same."""
+
+
+class JournalError(TraceError):
+    """A file can't be read as a journal; the message says `FILE, record N: FOUND; expected …`.
+
+    Attributes:
+        record: Which one, from 1; None where it is the file as a whole.
+    """
+
+    def __init__(self, path: str, line: int | None, found: str, expected: str) -> None:
+        """Writes the message; `line` is the number of the record."""
+        super().__init__(path, line, found, expected)
+        self.record = line
+        place = path if line is None else f"{path}, record {line}"
+        self.args = (f"{place}: {found}; expected {expected}",)
+
+
+def warn(text: str) -> None:
+    """A note as a Python warning."""
+    warnings.warn(text, stacklevel=2)
+
+
+def journal_files(path: Path | str) -> list[Path]:
+    """The files of a journal, oldest first.
+
+    Args:
+        path: A folder, or one file.
+
+    Raises:
+        JournalError: There are none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob(f"*{SUFFIX}"))
+    if not files:
+        raise JournalError(str(path), None, f"no file named *{SUFFIX}", "a journal's folder")
+    return files
+
+
+class JournalFile:
+    """One file, read as a stream.
+
+    Args:
+        path: The file.
+        note: Hears of an end that was cut off.
+
+    Attributes:
+        path: The file.
+        header: What it begins with.
+        number: Of the record that was read last, from 1.
+        closed: Whether its end has been seen.
+
+    Raises:
+        JournalError: It can't be read, or is no journal.
+    """
+
+    def __init__(self, path: Path, note: Note = warn) -> None:
+        """Reads the header."""
+        self.path = path
+        self.number = 0
+        self.closed = False
+        self._note = note
+        with self._open() as file:
+            header = next(self._values(file), None)
+            try:
+                self.header: Header = decode_header(header)
+            except FormatError as error:
+                raise self._error(str(error), "a whole header") from None
+
+    def __iter__(self) -> Iterator[Entry | Gap]:
+        """Its steps and gaps, from the first.
+
+        Raises:
+            JournalError: A record is damaged. One that is cut off at the end is left out.
+        """
+        decoder = Decoder(self.header)
+        self.number, self.closed = 0, False
+        with self._open() as file:
+            values = self._values(file)
+            next(values)
+            for value in values:
+                self.number += 1
+                if value == 0 and not any(values):
+                    self._note(f"{self.path} ends in zeros after record {self.number - 1}")
+                    return
+                try:
+                    said = decoder.record(value)
+                except FormatError as error:
+                    raise self._error(str(error), "a sound record") from None
+                if isinstance(said, Closed):
+                    self.closed = True
+                elif said is not None:
+                    yield said
+
+    def _open(self) -> Any:
+        try:
+            file = self.path.open("rb")
+            start = file.read(len(MAGIC))
+        except OSError as error:
+            raise self._error(f"can't be read ({error.strerror})", "a journal") from None
+        if start != MAGIC:
+            file.close()
+            raise self._error(f"begins with {start!r}", f"{MAGIC!r}")
+        return file
+
+    def _values(self, file: Any) -> Iterator[Any]:
+        unpacker = msgpack.Unpacker(
+            file,
+            strict_map_key=False,
+            max_buffer_size=_LARGEST_RECORD,
+            max_array_len=_LONGEST_LIST,
+            max_map_len=_LONGEST_LIST,
+        )
+        try:
+            yield from unpacker
+        except (msgpack.UnpackException, TypeError, ValueError) as error:
+            self.number += 1
+            raise self._error(f"no msgpack ({error or type(error).__name__})", "msgpack") from None
+        except OSError as error:
+            raise self._error(f"reading failed ({error.strerror})", "more records") from None
+        left = file.tell() - len(MAGIC) - unpacker.tell()
+        if left:
+            self._note(f"{self.path} is cut off: the last {left} bytes are no whole record")
+
+    def _error(self, found: str, expected: str) -> JournalError:
+        return JournalError(str(self.path), self.number or None, found, expected)
+
+
+def journal_runs(path: Path | str, note: Note = warn) -> Iterator[list[JournalFile]]:
+    """The files of each run, oldest first.
+
+    A last file that a crash has left without a whole header is passed over with a note.
+
+    Raises:
+        JournalError: As in `JournalFile`.
+    """
+    files = []
+    for each in journal_files(path):
+        try:
+            files.append(JournalFile(each, note))
+        except JournalError:
+            if not _ends_in_header(each):
+                raise
+            note(f"{each} is cut off in its header, and has no records")
+    for _, run in groupby(files, key=lambda file: file.header.run):
+        yield list(run)
+
+
+def _ends_in_header(path: Path) -> bool:
+    try:
+        data = path.open("rb")
+    except OSError:
+        return False
+    with data as file:
+        start = file.read(len(MAGIC))
+        if start != MAGIC:
+            return MAGIC.startswith(start)
+        try:
+            msgpack.Unpacker(file).skip()
+        except msgpack.OutOfData:
+            return True
+        except (msgpack.UnpackException, TypeError, ValueError):
+            pass
+    return False
+
+
+def steps_of(run: list[JournalFile], note: Note) -> Iterator[tuple[JournalFile, Entry | Gap]]:
+    """The steps of a run; a missing file, or one that was not closed, is a gap."""
+    before: JournalFile | None = None
+    for file in run:
+        if before is not None:
+            missing = file.header.part - before.header.part - 1
+            if missing or not before.closed:
+                note(f"events are missing between {before.path.name} and {file.path.name}")
+                yield file, Gap(file.header.at_ns, 0)
+        for step in file:
+            if isinstance(step, Gap):
+                note(f"{step.count} events are missing in {file.path}, before record {file.number}")
+            yield file, step
+        before = file

@@ -1,0 +1,378 @@
+"""The scheduler's journal: every event and command, in files of bounded size.
+
+The event loop makes the bytes, which costs a few microseconds per event; a thread writes them
+every `FLUSH_S`. Making the bytes in the thread would cost as much, because there is one
+interpreter lock, and would hold up the loop whenever the thread has the lock. What the disk is
+too slow for is left out, counted, and marked in the file; the loop never waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import structlog
+
+from scheduler.core.commands import Command
+from scheduler.core.events import (
+    Event,
+    PolicySwapped,
+    TargetDown,
+    TargetReport,
+    TargetUp,
+)
+from scheduler.core.limits import Limits
+from scheduler.core.offers import Offer
+from scheduler.journal_format import Encoder, Header, JournalledPolicy, Target, encode_header
+
+SUFFIX = ".journal"
+
+FLUSH_S = 0.2
+"""How much of the journal a crash may take with it."""
+
+MOST_WAITING_BYTES = 8_000_000
+"""What may wait for a slow disk."""
+
+_CLOSE_S = 2.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class JournalBounds:
+    """How much of a journal there may be.
+
+    Attributes:
+        bytes: In the whole folder.
+        files: In as many files.
+        waiting_bytes: Not yet written.
+    """
+
+    bytes: int = 64_000_000
+    files: int = 8
+    waiting_bytes: int = MOST_WAITING_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The beginning of a file."""
+
+    path: Path
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A record that is no event; where it is lost, so is the news of so many missing ones."""
+
+    data: bytes
+    missing: int
+
+
+_Item = bytes | _Mark | _Part
+
+
+def open_part(path: Path) -> BinaryIO:
+    """A new file that its owner alone can read; writes are not held back."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return open(number, "wb", buffering=0)
+
+
+class Journal:
+    """Writes down what one scheduler was told and what it said.
+
+    Args:
+        folder: For the files; made if need be. The oldest are removed, whoever wrote them.
+        policy: Name and options of the first policy.
+        limits: Those of the scheduler.
+        bounds: How much there may be.
+        clock_ns: The scheduler's clock.
+        open_part: Opens a new file.
+
+    Raises:
+        OSError: The folder can't be made.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: tuple[str, dict[str, Any]],
+        limits: Limits,
+        bounds: JournalBounds = JournalBounds(),
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        open_part: Callable[[Path], BinaryIO] = open_part,
+    ) -> None:
+        """Begins the first file of a run."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder = folder
+        wall_ns = time.time_ns()
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
+        self._run = f"{stamp}.{wall_ns // 10**6 % 1000:03d}Z-{os.getpid()}"
+        self._policy = JournalledPolicy(*policy)
+        self._limits = limits
+        self._bounds = bounds
+        self._version = metadata.version("laxity")
+        self._targets: dict[str, Target] = {}
+        self._part = 0
+        self._part_bytes = 0
+        self._skipped = 0
+        self._told = 0
+        self._queued_bytes = 0
+        self._queue: deque[_Item] = deque()
+        self._encoder = Encoder(0, 0)
+        self._writer = _Writer(folder, self._queue, bounds, open_part)
+        self._begin(clock_ns())
+
+    @property
+    def dropped(self) -> int:
+        """How many events are missing."""
+        return self._skipped + self._writer.lost
+
+    def status(self) -> dict[str, Any]:
+        """Where it is and how it fares, for people and programs."""
+        return {
+            "folder": str(self.folder),
+            "written_bytes": self._writer.taken_bytes,
+            "waiting_bytes": self._queued_bytes - self._writer.taken_bytes,
+            "dropped": self.dropped,
+        }
+
+    def note(
+        self,
+        at_ns: int,
+        event: Event,
+        commands: Sequence[Command],
+        policy: tuple[str, dict[str, Any]],
+        failure: str | None = None,
+    ) -> None:
+        """Takes down one step of the scheduler; never waits and never raises.
+
+        Args:
+            at_ns: When it was.
+            event: What the scheduler was told.
+            commands: What it said.
+            policy: Name and options of the policy that decides from then on.
+            failure: What the policy did wrong.
+        """
+        if type(event) in _RARE:
+            self._keep_up(event, policy)
+        writer = self._writer
+        if self._queued_bytes - writer.taken_bytes > self._bounds.waiting_bytes:
+            self._skipped += 1
+            return
+        try:
+            if writer.failed or self._part_bytes * self._bounds.files > self._bounds.bytes:
+                self._begin(at_ns)
+            missing = self._skipped + writer.unmarked - self._told
+            if missing:
+                self._told += missing
+                self._mark(self._encoder.gap(at_ns, missing), missing)
+            self._put(self._encoder.entry(at_ns, event, commands, policy[1], failure))
+        except Exception:  # whatever it is, requests matter more
+            log.exception("an event could not be journalled")
+            self._skipped += 1
+            self._begin(at_ns)
+        if not writer.wanted.is_set():
+            writer.wanted.set()
+
+    def close(self) -> None:
+        """Writes what waits, for a moment at most."""
+        self._mark(self._encoder.closed())
+        self._writer.close()
+
+    def _put(self, data: bytes) -> None:
+        size = len(data)
+        self._part_bytes += size
+        self._queued_bytes += size
+        self._queue.append(data)
+
+    def _mark(self, data: bytes, missing: int = 0) -> None:
+        self._part_bytes += len(data)
+        self._queued_bytes += len(data)
+        self._queue.append(_Mark(data, missing))
+
+    def _begin(self, at_ns: int) -> None:
+        """Goes on in a new file, which stands for itself."""
+        if self._part and not self._writer.failed:
+            self._mark(self._encoder.closed())
+        self._writer.failed = False
+        self._part += 1
+        self._encoder = Encoder(at_ns, self._encoder.last_id)
+        header = Header(
+            version=self._version,
+            run=self._run,
+            part=self._part,
+            wall_ns=time.time_ns(),
+            at_ns=at_ns,
+            last_id=self._encoder.last_id,
+            policy=self._policy,
+            limits=self._limits,
+            targets=tuple(self._targets.values()),
+        )
+        head = encode_header(header)
+        self._part_bytes = len(head)
+        self._queued_bytes += len(head)
+        self._queue.append(_Part(self.folder / f"{self._run}-{self._part:06d}{SUFFIX}", head))
+        self._writer.wanted.set()
+
+    def _keep_up(self, event: Event, policy: tuple[str, dict[str, Any]]) -> None:
+        """Knows what the header of the next file has to say."""
+        targets = self._targets
+        match event:
+            case PolicySwapped():
+                self._policy = JournalledPolicy(event.name, policy[1])
+            case TargetUp(spec):
+                targets[spec.id] = Target(spec, up=True)
+            case TargetDown(target_id) if target_id in targets:
+                targets[target_id] = replace(targets[target_id], up=False)
+            case TargetReport(target_id, offers) if target_id in targets:
+                known = targets[target_id]
+                spec = replace(known.spec, offers=_merged(known.spec.offers, offers))
+                targets[target_id] = replace(known, spec=spec)
+
+
+_RARE = frozenset({PolicySwapped, TargetUp, TargetDown, TargetReport})
+
+
+def _merged(known: Iterable[Offer], new: Iterable[Offer]) -> tuple[Offer, ...]:
+    by_name = {(offer.model, offer.variant): offer for offer in (*known, *new)}
+    return tuple(by_name.values())
+
+
+class _Writer:
+    """The thread that has the files.
+
+    Attributes:
+        wanted: Set by the loop when there is something to write.
+        taken_bytes: What it has taken off the queue.
+        lost: Events that could not be written.
+        unmarked: The same, and those whose absence could not be written.
+        failed: The file is given up; the loop has to begin another.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        queue: deque[_Item],
+        bounds: JournalBounds,
+        open_part: Callable[[Path], BinaryIO],
+    ) -> None:
+        self.wanted = threading.Event()
+        self.taken_bytes = 0
+        self.lost = 0
+        self.unmarked = 0
+        self.failed = False
+        self._folder = folder
+        self._queue = queue
+        self._bounds = bounds
+        self._open_part = open_part
+        self._file: BinaryIO | None = None
+        self._complained = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="laxity-journal", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self.wanted.set()
+        self._thread.join(_CLOSE_S)
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            self.wanted.wait()
+            self._closing.wait(FLUSH_S)
+            self.wanted.clear()
+            self._write_all()
+        self._write_all()
+        self._shut()
+
+    def _write_all(self) -> None:
+        block: list[bytes | _Mark] = []
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, _Part):
+                self._write(block)
+                block.clear()
+                self._next(item)
+            else:
+                block.append(item)
+        self._write(block)
+
+    def _next(self, part: _Part) -> None:
+        self._shut()
+        try:
+            self._make_room()
+            self._file = self._open_part(part.path)
+            self._write_bytes(part.head)
+        except OSError as error:
+            if self._file is not None:
+                part.path.unlink(missing_ok=True)  # one after the other would push out good ones
+            self._give_up(error)
+        self.taken_bytes += len(part.head)
+
+    def _write_bytes(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self._file is not None:
+            view = view[self._file.write(view) :]
+
+    def _write(self, block: list[bytes | _Mark]) -> None:
+        if not block:
+            return
+        data = b"".join([item.data if isinstance(item, _Mark) else item for item in block])
+        if self._file is None:
+            self._lose(block)
+        else:
+            try:
+                self._write_bytes(data)
+            except OSError as error:
+                self._lose(block)
+                self._give_up(error)
+            else:
+                self._rejoice()
+        self.taken_bytes += len(data)
+
+    def _lose(self, block: list[bytes | _Mark]) -> None:
+        events = sum(type(item) is bytes for item in block)
+        self.lost += events
+        self.unmarked += events + sum(i.missing for i in block if isinstance(i, _Mark))
+
+    def _rejoice(self) -> None:
+        if self._complained:
+            self._complained = False
+            log.info("the journal goes on", folder=str(self._folder))
+
+    def _give_up(self, error: OSError) -> None:
+        """Leaves a file that may end in the middle of a record."""
+        self._shut()
+        self.failed = True
+        if not self._complained:
+            self._complained = True
+            log.error("the journal can't be written", folder=str(self._folder), error=str(error))
+
+    def _shut(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _make_room(self) -> None:
+        """Removes the oldest files, so that one more can grow to its size."""
+        bounds = self._bounds
+        files = sorted(self._folder.glob(f"*{SUFFIX}"))
+        sizes = [file.stat().st_size for file in files]
+        total = sum(sizes) + bounds.bytes // bounds.files
+        count = len(files) + 1
+        for file, size in zip(files, sizes, strict=True):
+            if count <= bounds.files and total <= bounds.bytes:
+                return
+            file.unlink(missing_ok=True)
+            count -= 1
+            total -= size

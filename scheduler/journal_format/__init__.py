@@ -1,0 +1,49 @@
+"""What a journal looks like on disk: events and commands to bytes, and back. No files, no clock.
+
+A file is `MAGIC`, a msgpack map (the header) and msgpack lists (the records). A record's first
+item says what it is:
+
+    [0, text]                    the next text; later ones name it by its number, from 0
+    [1, model, variant, shapes]  the next class of requests, likewise
+    [2, at_ns, count]            so many events are missing here
+    [3]                          the file was closed; its run goes on in the next one, or ended
+    [4 + n, since_ns, event, commands]              an event of the n-th type of `EVENTS`
+    [4 + n, since_ns, event, commands, failure]     the same, and the policy failed at it
+
+Times are relative to the event before, ids of requests to the highest so far: small numbers take
+few bytes. Each file stands for itself: its header has the policy, the limits and the targets of
+that moment, and nothing refers to another file.
+"""
+
+from scheduler.journal_format.decoder import Decoder
+from scheduler.journal_format.encoder import Encoder
+from scheduler.journal_format.plain import decode_header, encode_header
+from scheduler.journal_format.words import (
+    EVENTS,
+    MAGIC,
+    Closed,
+    Entry,
+    FormatError,
+    Gap,
+    Header,
+    JournalledPolicy,
+    Target,
+    fingerprint,
+)
+
+__all__ = [
+    "EVENTS",
+    "MAGIC",
+    "Closed",
+    "Decoder",
+    "Encoder",
+    "Entry",
+    "FormatError",
+    "Gap",
+    "Header",
+    "JournalledPolicy",
+    "Target",
+    "decode_header",
+    "encode_header",
+    "fingerprint",
+]

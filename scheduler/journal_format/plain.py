@@ -1,0 +1,121 @@
+"""Headers, targets and offers as msgpack has them: by the names of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from scheduler.core.limits import Limits
+from scheduler.core.offers import Offer
+from scheduler.core.targets import TargetSpec
+from scheduler.journal_format.words import (
+    MAGIC,
+    REST_NAMES,
+    FormatError,
+    Header,
+    JournalledPolicy,
+    Target,
+    pack,
+)
+
+# -- writing
+
+
+def encode_header(header: Header) -> bytes:
+    """The first bytes of a file."""
+    named = {
+        "version": header.version,
+        "run": header.run,
+        "part": header.part,
+        "wall_ns": header.wall_ns,
+        "at_ns": header.at_ns,
+        "last_id": header.last_id,
+        "policy": [header.policy.name, header.policy.options],
+        "limits": _named_fields(header.limits),
+        "targets": [[plain_target(target.spec), target.up] for target in header.targets],
+        "request": REST_NAMES,
+    }
+    return MAGIC + pack(named)
+
+
+def _named_fields(thing: Any) -> dict[str, Any]:
+    return {field.name: getattr(thing, field.name) for field in fields(thing)}
+
+
+def plain_offer(offer: Offer) -> dict[str, Any]:
+    """An offer's fields by name."""
+    return {**_named_fields(offer), "latency_ns": dict(offer.latency_ns)}
+
+
+def plain_target(spec: TargetSpec) -> dict[str, Any]:
+    """A target's fields by name."""
+    return {**_named_fields(spec), "offers": [plain_offer(offer) for offer in spec.offers]}
+
+
+# -- reading
+
+BROKEN = (
+    *(AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError),
+)
+"""What wrong values of right msgpack come to when something is made of them."""
+
+
+def decode_header(value: Any) -> Header:
+    """The header that follows `MAGIC`.
+
+    Raises:
+        FormatError: It is none.
+    """
+    try:
+        if tuple(value["request"]) != REST_NAMES:
+            raise FormatError("requests with other fields than this version of laxity knows")
+        name, options = value["policy"]
+        return Header(
+            version=checked(value["version"], str),
+            run=checked(value["run"], str),
+            part=checked(value["part"], int),
+            wall_ns=checked(value["wall_ns"], int),
+            at_ns=checked(value["at_ns"], int),
+            last_id=checked(value["last_id"], int),
+            policy=JournalledPolicy(checked(name, str), dict(options)),
+            limits=Limits(**value["limits"]),
+            targets=tuple(Target(target_from(spec), bool(up)) for spec, up in value["targets"]),
+        )
+    except FormatError:
+        raise
+    except BROKEN as error:
+        raise FormatError(f"no header of a journal: {type(error).__name__}: {error}") from None
+
+
+def checked(value: Any, kind: type) -> Any:
+    """The value, if it is of just that type.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value
+
+
+def offer_from(named: Any) -> Offer:
+    """The offer with these fields; raises some of `BROKEN` where there is none."""
+    latency_ns = {
+        checked(size, int): tuple(checked(sample_ns, int) for sample_ns in samples)
+        for size, samples in named["latency_ns"].items()
+    }
+    for name, kind in (("model", str), ("variant", str), ("rank", int)):
+        checked(named[name], kind)
+    return Offer(**{**_frozen(named), "latency_ns": latency_ns})
+
+
+def target_from(named: Any) -> TargetSpec:
+    """The target with these fields; raises some of `BROKEN` where there is none."""
+    for name, kind in (("id", str), ("slots", int), ("lead_ns", int)):
+        checked(named[name], kind)
+    return TargetSpec(**{**_frozen(named), "offers": tuple(map(offer_from, named["offers"]))})
+
+
+def _frozen(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in named.items()}

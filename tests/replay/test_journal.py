@@ -1,0 +1,431 @@
+"""Journals read again: verified against the core, played again, and damaged in every way."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import POLICIES, make_policy
+from replay.journal import (
+    JournalError,
+    JournalFile,
+    arrivals,
+    journal_files,
+    read_journal,
+    targets,
+    verify,
+)
+from replay.readers import TraceError
+from replay.simulator import Arrival, Simulator
+from scheduler.core.commands import Command
+from scheduler.core.errors import PolicyFailed
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Cancelled,
+    Event,
+    PolicySwapped,
+    Submitted,
+    TargetDown,
+    TargetReport,
+    TargetUp,
+    Woken,
+)
+from scheduler.core.limits import Limits
+from scheduler.core.policy import View
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.scheduler import Scheduler
+from scheduler.daemon.journal import Journal, JournalBounds
+from tests.core.world import MS, offer, target
+
+SPECS = (
+    target("cpu:0", offer("a"), offer("b", item_ms=2), slots=2),
+    target("gpu:0", offer("a", "int8", 0.5, 0.2, rank=1), offer("a", "fp32", 1, 0.5), slots=3),
+)
+KINDS = (
+    RequestClass("a"),
+    RequestClass("b"),
+    RequestClass("a", "int8"),
+    RequestClass("a", shapes=((3, 3),)),
+)
+LIMITS = Limits(requests=40, bytes=100_000)
+
+Options = dict[str, Any]
+
+
+class Moody:
+    """Decides nothing, and raises at every third question."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def decide(self, view: View) -> Sequence[Any]:
+        self.asked += 1
+        if not self.asked % 3:
+            raise RuntimeError(f"not at {view.now_ns}")
+        return ()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _moody() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(POLICIES, "moody", Moody)
+        yield
+
+
+class JournalledBox:
+    """A scheduler whose life chance decides, and its journal."""
+
+    def __init__(self, folder: Path, policy: str, seed: int, **bounds: int) -> None:
+        self.chance = random.Random(seed)
+        self.policy: tuple[str, Options] = policy, {}
+        self.now_ns = 10**12
+        self.core = Scheduler(make_policy(policy), LIMITS)
+        self.journal = Journal(
+            folder, self.policy, LIMITS, JournalBounds(**bounds), lambda: self.now_ns
+        )
+        self.said: list[tuple[int, Event | Command]] = []
+        self.next_id = 1
+        for spec in SPECS:
+            self.tell(TargetUp(spec))
+
+    def tell(self, event: Event) -> None:
+        failure = None
+        try:
+            commands = self.core.handle(event, self.now_ns)
+        except PolicyFailed as failed:
+            commands, failure = failed.commands, str(failed)
+        self.journal.note(self.now_ns, event, commands, self.policy, failure)
+        self.said += [(self.now_ns, what) for what in (event, *commands)]
+
+    def live(self, steps: int) -> None:
+        for _ in range(steps):
+            self.now_ns += self.chance.choice((0, 1_000, MS, 7 * MS))
+            while self.core.armed_ns is not None and self.core.armed_ns <= self.now_ns:
+                self.tell(Woken())
+            self.chance.choices(
+                (self.submit, self.finish, self.cancel, self.fail, self.fall, self.swap),
+                (8, 8, 1, 1, 0.4, 0.3),
+            )[0]()
+
+    def submit(self) -> None:
+        requests = []
+        for _ in range(self.chance.choice((1, 1, 1, 2, 5))):
+            requests.append(
+                Request(
+                    self.next_id,
+                    self.chance.choice(KINDS),
+                    self.now_ns + self.chance.choice((0, 2, 10, 50)) * MS,
+                    self.chance.choice((3, 3, 0, 7)),
+                    self.chance.choice((1.0, 1.0, 2.5)),
+                    self.chance.choice((0, 100, 9000)),
+                    self.chance.random() < 0.2,
+                )
+            )
+            self.next_id += self.chance.choice((1, 1, 4))
+        self.tell(Submitted(tuple(requests)))
+
+    def finish(self) -> None:
+        if self.core.runs:
+            run = self.chance.choice(list(self.core.runs.values()))
+            bad = {i: "NaN" for i in run.request_ids if self.chance.random() < 0.05}
+            self.tell(BatchDone(run.id, bad))
+
+    def cancel(self) -> None:
+        self.tell(Cancelled(self.chance.randrange(self.next_id + 5)))
+
+    def fail(self) -> None:
+        if self.core.runs:
+            run_id = self.chance.choice(list(self.core.runs))
+            self.tell(BatchFailed(run_id, "it fell over", self.chance.random() < 0.5))
+
+    def fall(self) -> None:
+        spec = self.chance.choice(SPECS)
+        if self.core.targets[spec.id].up:
+            back_ns = self.chance.choice((None, 5 * MS))
+            self.tell(TargetDown(spec.id, "unplugged", back_ns))
+        else:
+            self.tell(TargetUp(dataclasses.replace(spec, offers=spec.offers[:1])))
+            self.tell(TargetReport(spec.id, (spec.offers[1],)))
+
+    def swap(self) -> None:
+        name = self.chance.choice(sorted(POLICIES))
+        options: Options = {"quantile": 0.8} if name == "goodput" else {}
+        self.policy = name, options
+        self.tell(PolicySwapped(name, make_policy(name, **options)))
+
+    def close(self) -> None:
+        self.journal.close()
+        assert self.journal.dropped == 0
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Of one life with everything in it."""
+    box = JournalledBox(tmp_path / "journal", "goodput", 5)
+    box.live(600)
+    box.close()
+    return tmp_path / "journal"
+
+
+def no_note(text: str) -> None:
+    raise AssertionError(text)
+
+
+# -- sound journals
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("policy", ["edf", "fcfs", "goodput", "moody"])
+def test_any_life_replays_to_the_same_commands(tmp_path, policy, seed):
+    box = JournalledBox(tmp_path, policy, seed, bytes=200_000, files=20)
+    box.live(400)
+    box.close()
+    assert len(journal_files(tmp_path)) > 1
+    (verdict,) = verify(tmp_path, no_note)
+    assert (verdict.difference, verdict.unverified) == (None, None)
+    assert verdict.requests > 200
+    read = list(read_journal(tmp_path, no_note))
+    assert [(at_ns, kind_of(what)) for at_ns, what in read] == [
+        (at_ns, kind_of(what)) for at_ns, what in box.said
+    ]
+    assert verdict.events + verdict.commands == len(read)
+
+
+def kind_of(what: Event | Command) -> Any:
+    """The same for a policy and for what a journal knows of it."""
+    return (PolicySwapped, what.name) if isinstance(what, PolicySwapped) else what
+
+
+def test_a_run_is_read_file_by_file_too(journal):
+    (file,) = journal_files(journal)
+    assert list(read_journal(file)) == list(read_journal(journal))
+
+
+def test_the_arrivals_play_again(journal):
+    again = list(arrivals(journal, no_note))
+    submitted = [
+        (at_ns, request)
+        for at_ns, what in read_journal(journal)
+        if isinstance(what, Submitted)
+        for request in what.requests
+    ]
+    start_ns = submitted[0][0]
+    assert [
+        (a.at_ns + start_ns, a.kind, a.priority, a.weight, a.accept_late, a.size_bytes)
+        for a in again
+    ] == [
+        (at_ns, r.kind, r.priority, r.weight, r.accept_late, r.size_bytes) for at_ns, r in submitted
+    ]
+    assert {arrival.budget_ns // MS for arrival in again} == {0, 2, 10, 50}
+    simulator = Simulator(make_policy("edf"), targets(journal), lambda run: 2 * MS)
+    assert len(list(simulator.run(again))) == len(again)
+
+
+def test_the_targets_are_those_that_there_were(journal):
+    assert {spec.id: Counter(spec.offers) for spec in targets(journal)} == {
+        spec.id: Counter(spec.offers) for spec in SPECS
+    }
+
+
+def test_two_runs_are_verified_each_and_follow_each_other(tmp_path):
+    for seed in range(2):
+        box = JournalledBox(tmp_path, "edf", seed)
+        box.live(100)
+        box.close()
+    verdicts = verify(tmp_path, no_note)
+    assert [(v.difference, v.unverified) for v in verdicts] == [(None, None)] * 2
+    again = list(arrivals(tmp_path))
+    assert len(again) == sum(verdict.requests for verdict in verdicts)
+    times = [arrival.at_ns for arrival in again]
+    assert times == sorted(times)
+
+
+def test_a_simulation_of_ten_thousand_requests_verifies(tmp_path):
+    chance = random.Random(1)
+    simulator = Simulator(make_policy("goodput"), (), lambda run: 2 * MS)
+    core = simulator.scheduler
+    writer = Journal(tmp_path, ("goodput", {}), core.limits, clock_ns=lambda: 0)
+    handle = core.handle
+
+    def handle_and_note(event: Event, now_ns: int) -> list[Command]:
+        commands = handle(event, now_ns)
+        writer.note(now_ns, event, commands, ("goodput", {}))
+        return commands
+
+    core.handle = handle_and_note  # type: ignore[method-assign]
+    plan = [
+        Arrival(5 + number * MS // 2, KINDS[0], chance.choice((5, 20, 60)) * MS)
+        for number in range(10_000)
+    ]
+    for spec in SPECS:
+        simulator.at(0, TargetUp(spec))
+    simulator.at(900 * MS, TargetDown("gpu:0", "crashed", 90 * MS))
+    simulator.at(990 * MS, TargetUp(SPECS[1]))
+    assert len(list(simulator.run(plan))) == 10_000
+    writer.close()
+    (verdict,) = verify(tmp_path, no_note)
+    assert (verdict.difference, verdict.unverified) == (None, None)
+    assert verdict.requests == 10_000
+
+
+# -- what can't be verified
+
+
+def test_another_core_is_found_out_with_the_story(journal, monkeypatch):
+    edf = POLICIES["edf"]
+    monkeypatch.setitem(POLICIES, "goodput", lambda **_: edf())
+    (verdict,) = verify(journal)
+    assert verdict.difference is not None
+    assert verdict.unverified is None
+    assert "record " in verdict.difference
+    assert "the journal says" in verdict.difference
+    assert "the story of request" in verdict.difference
+    assert "Submitted" in verdict.difference
+
+
+def test_one_changed_reason_is_found_out(journal):
+    (file,) = journal_files(journal)
+    data = file.read_bytes()
+    assert b"in time" in data
+    file.write_bytes(data.replace(b"in time", b"in tame", 1))
+    (verdict,) = verify(journal)
+    assert verdict.difference is not None
+    assert "in tame" in verdict.difference
+
+
+def test_without_its_first_file_a_run_is_not_verified_and_says_why(tmp_path):
+    box = JournalledBox(tmp_path, "goodput", 3, bytes=100_000, files=20)
+    box.live(400)
+    box.close()
+    first, second, third, *_ = journal_files(tmp_path)
+    whole = list(arrivals(tmp_path))
+    second.rename(tmp_path / "aside")
+    (verdict,) = verify(tmp_path, lambda _: None)
+    assert verdict.difference is None
+    assert verdict.events > 0
+    assert "missing before record" in str(verdict.unverified)
+    notes: list[str] = []
+    assert 0 < len(list(arrivals(tmp_path, notes.append))) < len(whole)
+    assert any("events are missing between" in note for note in notes)
+    first.unlink()
+    (verdict,) = verify(tmp_path, lambda _: None)
+    assert verdict.events == 0
+    assert "begins with file 3" in str(verdict.unverified)
+    assert list(arrivals(third))
+
+
+def test_a_policy_that_is_not_there_any_more_is_named(journal, monkeypatch):
+    monkeypatch.delitem(POLICIES, "goodput")
+    (verdict,) = verify(journal)
+    assert "'goodput' is not known" in str(verdict.unverified)
+    (verdict,) = verify(journal, make=lambda name, **_: make_policy("edf"))
+    assert verdict.difference is not None
+    assert len(list(arrivals(journal))) > 300
+
+
+# -- damaged journals
+
+
+def test_a_cut_off_end_is_noted_and_the_rest_is_read(journal):
+    (file,) = journal_files(journal)
+    data = file.read_bytes()
+    whole = list(read_journal(journal, no_note))
+    for cut in range(3, 300, 7):
+        file.write_bytes(data[:-cut])
+        notes: list[str] = []
+        read = list(read_journal(journal, notes.append))
+        assert read == whole[: len(read)]
+        assert len(whole) - len(read) < cut + 20
+        assert len(notes) <= 1
+        assert all("is cut off" in note for note in notes)
+
+
+def test_zeros_at_the_end_are_noted(journal):
+    (file,) = journal_files(journal)
+    whole = list(read_journal(journal, no_note))
+    with file.open("ab") as end:
+        end.write(bytes(5000))
+    notes: list[str] = []
+    assert list(read_journal(journal, notes.append)) == whole
+    assert len(notes) == 1
+    assert "ends in zeros" in notes[0]
+
+
+def test_a_file_without_a_whole_header_is_passed_over(journal):
+    (file,) = journal_files(journal)
+    whole = list(read_journal(journal, no_note))
+    data = file.read_bytes()
+    later = file.with_name("30" + file.name)
+    for size in (0, 5, 17, 40, 200):
+        later.write_bytes(data[:size])
+        notes: list[str] = []
+        assert list(read_journal(journal, notes.append)) == whole
+        assert len(notes) >= 1
+        assert "cut off in its header" in notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"arrival_ms,qos,deadline_ms\n1,2,3\n", "begins with b'arrival_ms,qos,de'"),
+        (b"laxity-journal 2\n\x80", "begins with b'laxity-journal 2"),
+        (b"laxity-journal 1\n\x93\x01\x02\x03", "no header"),
+        (b"laxity-journal 1\n\x81\xa1a\xa1b", "no header"),
+        (b"laxity-journal 1\n\xc1", "no msgpack"),
+    ],
+)
+def test_what_is_no_journal_is_refused_with_what_one_is(tmp_path, data, told):
+    path = tmp_path / "x.journal"
+    path.write_bytes(data)
+    with pytest.raises(JournalError) as caught:
+        list(read_journal(tmp_path))
+    assert str(path) in str(caught.value)
+    assert told in str(caught.value)
+    assert "expected" in str(caught.value)
+
+
+def test_what_is_not_there_is_refused(tmp_path):
+    with pytest.raises(TraceError, match=r"no file named \*\.journal"):
+        list(arrivals(tmp_path))
+    with pytest.raises(TraceError, match="No such file"):
+        list(arrivals(tmp_path / "none"))
+
+
+def test_a_damaged_record_is_named_by_its_number(journal):
+    (file,) = journal_files(journal)
+    records = sum(1 for _ in JournalFile(file))
+    with file.open("ab") as end:
+        end.write(b"\x92\x04\xa1x")
+    with pytest.raises(JournalError) as caught:
+        list(read_journal(journal))
+    assert caught.value.record is not None
+    assert caught.value.record > records
+    assert f"{file}, record {caught.value.record}: no record of a journal" in str(caught.value)
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_no_damage_leads_to_anything_but_a_clear_error(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("journal")
+    box = JournalledBox(folder, "edf", 1)
+    box.live(40)
+    box.close()
+    (file,) = journal_files(folder)
+    whole = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(whole) - 1))
+        whole[place] = data.draw(st.integers(0, 255))
+    file.write_bytes(whole)
+    for read in (read_journal, arrivals, targets, verify):
+        with contextlib.suppress(JournalError):
+            list(read(file, lambda _: None))
