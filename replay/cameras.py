@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import AsyncClient, CancelledError
+from replay.open_loop import SETTLE_S, in_time, outcome_of, settle
+from scheduler import AsyncClient
 
 JITTER = 0.3
 """By how much of its period a camera may be early or late with a scan."""
-
-SETTLE_S = 5.0
-"""How long after the last budget an outcome may still come before it counts as missing."""
 
 TOLERATED_LAG_MS = 5.0
 """A generator that is later than this with its 99th percentile has spoilt its own measurement."""
@@ -245,18 +243,15 @@ class Run:
         """
         self.started_s = self._clock()
         out: set[asyncio.Future[Any]] = set()
+        longest_s = 0.0
         try:
-            for shot in shots:
-                # Also when it is late itself, so that answers are read.
-                await asyncio.sleep(max(0.0, shot.at_s - self.now_s()))
+            async for shot in in_time(shots, lambda shot: shot.at_s, self.now_s):
                 out.add(future := self._send(shot))
                 future.add_done_callback(out.discard)
-            if out:
-                longest_s = max(record.budget_ms for record in self.records) / 1e3
-                await asyncio.wait(out, timeout=longest_s + SETTLE_S)
+            longest_s = max((record.budget_ms for record in self.records), default=0.0) / 1e3
+            longest_s += SETTLE_S
         finally:
-            for future in list(out):
-                future.cancel()
+            await settle(out, longest_s)
         return self.records
 
     def _send(self, shot: Shot) -> asyncio.Future[Any]:
@@ -278,14 +273,9 @@ class Run:
         if ended.cancelled():
             return
         record.ended_s = self.now_s()
-        error = ended.exception()
-        if error is not None:
-            cancelled = isinstance(error, CancelledError)
-            record.outcome = "cancelled" if cancelled else str(getattr(error, "code", "failed"))
-            record.reason = str(error)
-        else:
+        record.outcome, record.reason = outcome_of(ended)
+        if ended.exception() is None:
             result = ended.result()
-            record.outcome = result.outcome.value
             record.correct = bool(result["scores"].argmax() == self._scans.labels[record.shot.scan])
         self.tally.add(record)
 

@@ -6,8 +6,9 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from scheduler.core.commands import Command, Dispatch, Finish, WakeAt
+from scheduler.core.commands import Dispatch, Finish, WakeAt
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -38,6 +39,7 @@ class Arrival:
         priority: As in `Request`.
         weight: As in `Request`.
         accept_late: As in `Request`.
+        size_bytes: What its inputs take, as in `Request`.
     """
 
     at_ns: int
@@ -46,6 +48,7 @@ class Arrival:
     priority: int = DEFAULT_PRIORITY
     weight: float = 1.0
     accept_late: bool = False
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,13 @@ class Ending:
         arrival: What came.
         finish: What the scheduler said of it.
         at_ns: When it said so.
+        run: The batch that gave the result; None without one.
     """
 
     arrival: Arrival
     finish: Finish
     at_ns: int
+    run: Dispatch | None = None
 
     @property
     def in_time(self) -> bool:
@@ -68,25 +73,72 @@ class Ending:
         return self.finish.outcome is Outcome.COMPLETED
 
 
-@dataclass(slots=True)
-class _Worker:
-    """A target's own queue: batches run one after another, as at a real one."""
+class World(Protocol):
+    """What time and distance do to batches, which the policy can't see."""
 
+    def width(self, target_id: str) -> int:
+        """How many batches a target runs at once."""
+
+    def is_far(self, target_id: str) -> bool:
+        """Whether batches take time to get there and back."""
+
+    def lands_ns(self, target_id: str, size_bytes: int, sent_ns: int) -> int:
+        """When a batch of so many bytes is at a target that is far."""
+
+    def ends_ns(self, target_id: str, begun_ns: int, service_ns: int) -> int:
+        """When a batch is done that begins now and needs so long by itself."""
+
+    def heard_ns(self, target_id: str, ended_ns: int) -> int:
+        """When its results are back from a target that is far."""
+
+
+OnRun = Callable[[Dispatch, int, int], None]
+"""Hears of a batch that a target begins, when it begins, and when it will be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """A batch has come to a target that is far."""
+
+    run: Dispatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Freed:
+    """A target that is far has done a batch, and its results are on their way."""
+
+    worker: _Worker
+    run_id: int
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A target's own queue: batches begin in order, as many at once as it has width."""
+
+    target_id: str
+    width: int
+    far: bool
     ahead: deque[Dispatch] = field(default_factory=deque)
-    busy: int | None = None
+    busy: set[int] = field(default_factory=set)
 
 
 class Simulator:
     """A discrete-event loop around one scheduler.
 
-    A target runs its batches one after another. It skips those that nobody waits for any more,
-    and those that it could only start when they would be late.
+    A target runs its batches one after another, or as many at once as the world says. It skips
+    those that nobody waits for any more, and those that it could only start when they would be
+    late. Nothing is kept of a request that has ended.
 
     Args:
         policy: The rule that decides.
         targets: What is up from the start.
         service_ns: The true time of each batch, which the policy can't see.
         limits: As in the daemon.
+        world: What becomes of these times; None is nothing, and all targets are here.
+        on_run: Hears of every batch that begins.
+
+    Attributes:
+        scheduler: The core that is played with.
     """
 
     def __init__(
@@ -95,88 +147,152 @@ class Simulator:
         targets: Iterable[TargetSpec],
         service_ns: ServiceTime,
         limits: Limits = Limits(),  # noqa: B008
+        *,
+        world: World | None = None,
+        on_run: OnRun | None = None,
     ) -> None:
         """Brings the targets up at time 0."""
         self.scheduler = Scheduler(policy, limits)
         self._service_ns = service_ns
-        self._agenda: list[tuple[int, int, Event]] = []
+        self._world = world
+        self._on_run = on_run
+        self._agenda: list[tuple[int, int, Event | _Landed | _Freed]] = []
         self._order = 0
         self._wake_ns: int | None = None
         self._workers: dict[str, _Worker] = {}
         self._arrivals: dict[int, Arrival] = {}
+        self._runs: dict[int, Dispatch] = {}
         self._next_id = 1
         for target in targets:
-            self._workers[target.id] = _Worker()
+            self._renew(target.id)
             self.scheduler.handle(TargetUp(target), 0)
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[Ending]:
         """Plays a workload, in order of time, to its end; the endings as they happen."""
         for arrival in arrivals:
-            yield from self._until(arrival.at_ns)
+            at_ns = arrival.at_ns
+            yield from self._until(at_ns)
+            request_id = self._next_id
+            self._next_id = request_id + 1
+            self._arrivals[request_id] = arrival
             request = Request(
-                self._next_id,
+                request_id,
                 arrival.kind,
-                arrival.at_ns + arrival.budget_ns,
+                at_ns + arrival.budget_ns,
                 arrival.priority,
                 arrival.weight,
-                accept_late=arrival.accept_late,
+                arrival.size_bytes,
+                arrival.accept_late,
             )
-            self._arrivals[request.id] = arrival
-            self._next_id += 1
-            yield from self._step(Submitted((request,)), arrival.at_ns)
+            yield from self._tell(Submitted((request,)), at_ns)
         yield from self._until(None)
 
     def at(self, at_ns: int, event: Event) -> None:
         """Puts an event on the agenda, e.g. a target's death."""
+        self._push(at_ns, event)
+
+    def _push(self, at_ns: int, event: Event | _Landed | _Freed) -> None:
         self._order += 1
         heapq.heappush(self._agenda, (at_ns, self._order, event))
 
     def _until(self, end_ns: int | None) -> Iterator[Ending]:
+        agenda = self._agenda
         while True:
-            next_ns = self._agenda[0][0] if self._agenda else None
-            woken = self._wake_ns is not None and (next_ns is None or self._wake_ns < next_ns)
+            next_ns = agenda[0][0] if agenda else None
+            wake_ns = self._wake_ns
+            woken = wake_ns is not None and (next_ns is None or wake_ns < next_ns)
             if woken:
-                next_ns = self._wake_ns
+                next_ns = wake_ns
             if next_ns is None or (end_ns is not None and next_ns > end_ns):
                 return
             if woken:
                 self._wake_ns = None
-                yield from self._step(Woken(), next_ns)
+                yield from self._tell(Woken(), next_ns)
             else:
-                yield from self._step(heapq.heappop(self._agenda)[2], next_ns)
+                yield from self._happen(heapq.heappop(agenda)[2], next_ns)
 
-    def _step(self, event: Event, now_ns: int) -> Iterator[Ending]:
+    def _happen(self, event: Event | _Landed | _Freed, now_ns: int) -> list[Ending]:
+        """What becomes of an item of the agenda."""
         match event:
-            case BatchDone() | BatchFailed() if event.run_id not in self.scheduler.runs:
-                return  # it was lost with its target
-            case TargetDown():
-                self._workers[event.target_id] = _Worker()
-            case TargetUp():
-                self._workers[event.target.id] = _Worker()
-        commands = self.scheduler.handle(event, now_ns)
-        for command in commands:
-            if isinstance(command, Finish):
-                yield Ending(self._arrivals.pop(command.request_id), command, now_ns)
-            else:
-                self._obey(command)
-        for worker in self._workers.values():
-            if worker.busy not in self.scheduler.runs:
-                worker.busy = None
+            case BatchDone(run_id) | BatchFailed(run_id):
+                run = self._runs.pop(run_id, None)
+                if run is None:
+                    return []  # it was lost with its target
+                worker = self._workers[run.target_id]
+                worker.busy.discard(run_id)
+                endings = self._tell(event, now_ns, run)
                 self._begin(worker, now_ns)
+                return endings
+            case _Landed(run):
+                if run.run_id in self._runs:
+                    worker = self._workers[run.target_id]
+                    worker.ahead.append(run)
+                    self._begin(worker, now_ns)
+                return []
+            case _Freed(worker, run_id):
+                worker.busy.discard(run_id)
+                self._begin(worker, now_ns)
+                return []
+            case TargetDown():
+                self._renew(event.target_id)
+            case TargetUp():
+                self._renew(event.target.id)
+        return self._tell(event, now_ns)
 
-    def _obey(self, command: Command) -> None:
-        match command:
-            case WakeAt(at_ns):
-                self._wake_ns = at_ns
-            case Dispatch():
-                self._workers[command.target_id].ahead.append(command)
+    def _renew(self, target_id: str) -> None:
+        """A target without any batch, in place of a former one of that id."""
+        for run_id in [r.run_id for r in self._runs.values() if r.target_id == target_id]:
+            del self._runs[run_id]
+        world = self._world
+        width, far = (world.width(target_id), world.is_far(target_id)) if world else (1, False)
+        self._workers[target_id] = _Worker(target_id, width, far)
+
+    def _tell(self, event: Event, now_ns: int, run: Dispatch | None = None) -> list[Ending]:
+        """Tells the scheduler of an event, and does as it says."""
+        endings: list[Ending] = []
+        for command in self.scheduler.handle(event, now_ns):
+            if isinstance(command, Finish):
+                arrival = self._arrivals.pop(command.request_id)
+                served = run if command.run_id is not None else None
+                endings.append(Ending(arrival, command, now_ns, served))
+            elif isinstance(command, Dispatch):
+                self._send(command, now_ns)
+            elif isinstance(command, WakeAt):
+                self._wake_ns = command.at_ns
+        return endings
+
+    def _send(self, run: Dispatch, now_ns: int) -> None:
+        self._runs[run.run_id] = run
+        worker = self._workers[run.target_id]
+        if worker.far and self._world is not None:
+            arrivals = self._arrivals
+            size = sum(arrivals[i].size_bytes for i in run.request_ids if i in arrivals)
+            self._push(self._world.lands_ns(run.target_id, size, now_ns), _Landed(run))
+        else:
+            worker.ahead.append(run)
+            self._begin(worker, now_ns)
 
     def _begin(self, worker: _Worker, now_ns: int) -> None:
-        """Lets an idle target start the next of its batches."""
-        while worker.ahead and worker.busy is None:
+        """Lets a target start its next batches, as far as it has room."""
+        while worker.ahead and len(worker.busy) < worker.width:
             run = worker.ahead.popleft()
-            if self.scheduler.runs[run.run_id].cancelled or now_ns > run.latest_start_ns:
-                self.at(now_ns, BatchFailed(run.run_id, "skipped", started=False))
-            else:
-                worker.busy = run.run_id
-                self.at(now_ns + self._service_ns(run), BatchDone(run.run_id))
+            if now_ns > run.latest_start_ns or self.scheduler.runs[run.run_id].cancelled:
+                self._skip(worker, run, now_ns)
+                continue
+            worker.busy.add(run.run_id)
+            done_ns = heard_ns = now_ns + self._service_ns(run)
+            if self._world is not None:
+                done_ns = self._world.ends_ns(worker.target_id, now_ns, done_ns - now_ns)
+                heard_ns = done_ns
+                if worker.far:
+                    self._push(done_ns, _Freed(worker, run.run_id))
+                    heard_ns = self._world.heard_ns(worker.target_id, done_ns)
+            self._push(heard_ns, BatchDone(run.run_id))
+            if self._on_run is not None:
+                self._on_run(run, now_ns, done_ns)
+
+    def _skip(self, worker: _Worker, run: Dispatch, now_ns: int) -> None:
+        heard_ns = now_ns
+        if worker.far and self._world is not None:
+            heard_ns = self._world.heard_ns(worker.target_id, now_ns)
+        self._push(heard_ns, BatchFailed(run.run_id, "skipped", started=False))

@@ -10,25 +10,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from replay import simulator
 from replay.readers import TraceEntry
+from replay.simulator import Arrival
 from replay.workloads.amounts import Amount
 from replay.workloads.errors import WorkloadError
 from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
 
+__all__ = ["Arrival", "BaseLatency", "Mix", "MixEntry"]
+
 BaseLatency = Mapping[str, int]
 """By model the latency in ns of one request alone; a `deadline_scale` multiplies it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival(simulator.Arrival):
-    """A request of a workload, with its size.
-
-    Attributes:
-        size_bytes: What its inputs take, as in `Request`.
-    """
-
-    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,3 +165,93 @@ def test_what_comes_after_the_last_arrival_is_played_too():
     (ending,) = simulator.run([Arrival(0, M, 50 * MS)])
     assert ending.finish.outcome is Outcome.COMPLETED
     assert not simulator.scheduler.targets["cpu:0"].up
+
+
+class Slow:
+    """A world in which everything takes ten times as long from a time on."""
+
+    def __init__(self, since_ns: int = 0, width: int = 1, way_ns: int | None = None) -> None:
+        self.since_ns = since_ns
+        self.target_width = width
+        self.way_ns = way_ns
+        self.sizes: list[int] = []
+
+    def width(self, target_id: str) -> int:
+        return self.target_width
+
+    def is_far(self, target_id: str) -> bool:
+        return self.way_ns is not None
+
+    def lands_ns(self, target_id: str, size_bytes: int, sent_ns: int) -> int:
+        self.sizes.append(size_bytes)
+        return sent_ns + (self.way_ns or 0)
+
+    def ends_ns(self, target_id: str, begun_ns: int, service_ns: int) -> int:
+        return begun_ns + service_ns * (10 if begun_ns >= self.since_ns else 1)
+
+    def heard_ns(self, target_id: str, ended_ns: int) -> int:
+        return ended_ns + (self.way_ns or 0)
+
+
+def single(slots: int = 1, width: int = 1) -> TargetSpec:
+    offer = Offer("m", "v", "runtime", {1: (10 * MS,)})
+    return TargetSpec("cpu:0", (offer,), slots=slots, width=width)
+
+
+def test_the_scheduler_is_told_how_large_a_request_is():
+    simulator = Simulator(make_policy("edf"), [single()], lambda _: 10 * MS)
+    arrivals = (Arrival(i, M, 100 * MS, size_bytes=1_000) for i in range(3))
+    sizes = [simulator.scheduler.ledger.held_bytes for _ in simulator.run(arrivals)]
+    assert sizes == [2_000, 1_000, 0]
+
+
+def test_the_world_changes_how_long_batches_take_and_tells_nobody():
+    world = Slow(since_ns=50 * MS)
+    simulator = Simulator(make_policy("edf"), [single()], lambda _: 10 * MS, world=world)
+    first, second = simulator.run([Arrival(0, M, 500 * MS), Arrival(60 * MS, M, 500 * MS)])
+    assert (first.at_ns, second.at_ns) == (10 * MS, 160 * MS)
+    assert "10" not in second.finish.reason
+
+
+def test_a_wide_target_runs_batches_at_once():
+    arrivals = [Arrival(0, M, 500 * MS), Arrival(1, M, 500 * MS)]
+    wide = single(slots=2, width=2)
+    simulator = Simulator(
+        make_policy("edf"), [wide], lambda _: 10 * MS, world=Slow(1 << 60, width=2)
+    )
+    assert [ending.at_ns for ending in simulator.run(arrivals)] == [10 * MS, 10 * MS + 1]
+
+
+def test_a_way_there_and_back_takes_time_and_the_target_works_meanwhile():
+    world = Slow(1 << 60, way_ns=3 * MS)
+    simulator = Simulator(make_policy("edf"), [single(slots=2)], lambda _: 10 * MS, world=world)
+    (ending,) = simulator.run([Arrival(0, M, 500 * MS, size_bytes=700)])
+    assert ending.at_ns == 16 * MS
+    assert world.sizes == [700]
+
+
+def test_what_is_on_its_way_to_a_target_that_dies_is_lost_and_tried_again():
+    world = Slow(1 << 60, way_ns=3 * MS)
+    spec = single()
+    simulator = Simulator(make_policy("edf"), [spec], lambda _: 10 * MS, world=world)
+    simulator.at(1 * MS, TargetDown("cpu:0", "unplugged", 4 * MS))
+    simulator.at(5 * MS, TargetUp(spec))
+    (ending,) = simulator.run([Arrival(0, M, 500 * MS)])
+    assert ending.finish.outcome is Outcome.COMPLETED
+    assert ending.at_ns == 21 * MS
+    simulator.scheduler.validate()
+
+
+def test_an_ending_knows_the_batch_that_gave_its_result():
+    runs = []
+    simulator = Simulator(
+        make_policy("edf"),
+        [single()],
+        lambda _: 10 * MS,
+        on_run=lambda run, begun_ns, done_ns: runs.append((run, begun_ns, done_ns)),
+    )
+    served, refused = simulator.run([Arrival(0, M, 500 * MS), Arrival(1, RequestClass("x"), MS)])
+    if served.run is None:
+        served, refused = refused, served
+    assert runs == [(served.run, 0, 10 * MS)]
+    assert refused.run is None

@@ -1,0 +1,143 @@
+"""How fast the simulator plays, and what a decision costs in it.
+
+    python -m benchmarks.simulator [--policy NAME] [--json FILE] [--long N]
+
+Four classes of requests on three targets of unlike speed, at 1.5 times what they can do, with
+deadlines that keep about 1,000 requests queued. `loop_per_s` is the same with a policy that costs
+nothing (it places whatever is first in line), on a queue that stays short: the loop and the core by
+themselves. `--long` plays a stream of so many requests and prints the memory it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from time import perf_counter, perf_counter_ns
+
+from benchmarks.decision import KINDS, MS, SPEEDS, batch_ns, percentile, targets
+from policies import POLICIES, make_policy
+from replay.simulator import Arrival, Simulator
+from scheduler.core.commands import Dispatch
+from scheduler.core.limits import Limits
+from scheduler.core.policy import Decision, Place, Policy, View
+
+LOAD = 1.5
+BUDGETS_MS = (150, 225, 300)
+WARM_UP = 4_000
+
+
+class First:
+    """Places the head of the first queue, alone."""
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        for target in view.open_targets():
+            for queue in view.queues.values():
+                head = queue.head()
+                offer = target.usable(head.kind)[0]
+                yield Place(target.spec.id, offer, (head,), "first")
+                break
+
+
+class Timed:
+    """A policy, and the clock on its decisions; looks at the queue now and then."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.costs_ns: list[int] = []
+        self.queued: list[int] = []
+
+    def decide(self, view: View) -> Iterable[Decision]:
+        if len(self.costs_ns) % 100 == 0:
+            self.queued.append(sum(len(queue) for queue in view.queues.values()))
+        # The core carries out each decision before it asks for the next; its time isn't ours.
+        decisions = iter(self.policy.decide(view))
+        spent = 0
+        while True:
+            started = perf_counter_ns()
+            decision = next(decisions, None)
+            spent += perf_counter_ns() - started
+            if decision is None:
+                break
+            yield decision
+        self.costs_ns.append(spent)
+
+
+def arrivals(count: int, load: float, batch: int, seed: int = 3) -> Iterator[Arrival]:
+    """Poisson arrivals at a load of what the targets do in batches of a size."""
+    rng = random.Random(seed)
+    mean_ns = sum(batch_ns("cpu:0", kind.model, batch) / batch for kind in KINDS) / len(KINDS)
+    rate = load * sum(1 / speed for speed in SPEEDS.values()) / mean_ns
+    at_ns = 0.0
+    for _ in range(count):
+        at_ns += rng.expovariate(rate)
+        yield Arrival(int(at_ns), rng.choice(KINDS), rng.choice(BUDGETS_MS) * MS)
+
+
+def simulator(policy: Policy, seed: int = 5) -> Simulator:
+    """A simulator of the three targets."""
+    rng = random.Random(seed)
+
+    def service_ns(run: Dispatch) -> int:
+        noise = 0.9 + 0.2 * rng.random()
+        return int(batch_ns(run.target_id, run.model, len(run.request_ids)) * noise)
+
+    return Simulator(policy, targets(rng), service_ns, Limits(story_entries=1_000))
+
+
+def requests_per_s(policy: Policy, stream: Iterable[Arrival]) -> float:
+    """How many requests are played in a second."""
+    started = perf_counter()
+    ended = sum(1 for _ in simulator(policy).run(stream))
+    return ended / (perf_counter() - started)
+
+
+def measure(name: str, count: int) -> dict[str, float]:
+    """All figures of one policy."""
+    per_s = max(requests_per_s(make_policy(name), arrivals(count, LOAD, 16)) for _ in range(2))
+    timed = Timed(make_policy(name))
+    requests_per_s(timed, arrivals(count, LOAD, 16))
+    costs_ns = timed.costs_ns[min(WARM_UP, len(timed.costs_ns) // 4) :]
+    return {
+        "requests_per_s": per_s,
+        "decision_p50_us": percentile(costs_ns, 0.5),
+        "decision_p99_us": percentile(costs_ns, 0.99),
+        "queued": sum(timed.queued) / len(timed.queued),
+        "loop_per_s": requests_per_s(First(), arrivals(count, 0.7, 1)),
+    }
+
+
+def play_long(name: str, count: int) -> None:
+    """Prints the memory at each tenth of a long stream."""
+    for number, _ in enumerate(simulator(make_policy(name)).run(arrivals(count, 0.9, 8)), 1):
+        if number % (count // 10) == 0:
+            memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(f"{number:>12,} requests: {memory_mb:.0f} MB", file=sys.stderr)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--policy", choices=sorted(POLICIES), default="goodput")
+    parser.add_argument("--requests", type=int, default=30_000)
+    parser.add_argument("--long", type=int, metavar="N", help="memory over a stream of N requests")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    if args.long:
+        play_long(args.policy, args.long)
+        return
+    figures = measure(args.policy, args.requests)
+    print(args.policy, *(f"{key} {value:,.1f}" for key, value in figures.items()), file=sys.stderr)
+    text = json.dumps(figures, indent=2)
+    if args.json:
+        args.json.write_text(text + "\n")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Requests as columns, and what an option can do for many of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from replay.bound.model import Floats, Ints, Option
+from replay.bound.timeline import Company, Prices
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests as columns."""
+
+    at_ns: Ints
+    deadline_ns: Ints
+    kind: Ints
+    worth: Floats
+
+    def where(self, chosen: Ints | NDArray[np.bool_]) -> Requests:
+        """Those that a mask or an array of indices names."""
+        return Requests(
+            self.at_ns[chosen],
+            self.deadline_ns[chosen],
+            self.kind[chosen],
+            self.worth[chosen],
+        )
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(
+            np.concatenate((self.at_ns, other.at_ns)),
+            np.concatenate((self.deadline_ns, other.deadline_ns)),
+            np.concatenate((self.kind, other.kind)),
+            np.concatenate((self.worth, other.worth)),
+        )
+
+
+NOBODY = Requests(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+
+
+class Bid:
+    """One option for many requests of a class.
+
+    Attributes:
+        place: Index of the place.
+        rows: Which requests it can serve at all; all else has an entry for each of these.
+        first_ns: When a batch with it can begin first.
+        end_ns: When device time can be of use to it last.
+        price_ns: The least device time per success of a batch.
+        cost_ns: The same, shared with as many as there can be.
+    """
+
+    def __init__(
+        self, option: Option, own: Requests, kin: Requests, known_from_ns: int | None = None
+    ) -> None:
+        """Looks at requests among all of their class that could share a batch with them."""
+        first_ns, last_ns, end_ns = option.windows(own.at_ns, own.deadline_ns)
+        self.place = option.place
+        self.rows = np.flatnonzero(last_ns >= first_ns)
+        self.first_ns = first_ns[self.rows]
+        self.last_ns = last_ns[self.rows]
+        self._least_ns = option.least_ns
+        self.end_ns = np.minimum(end_ns[self.rows], self.last_ns + option.longest_ns)
+        length_ns = option.least_ns + option.out_ns + option.back_ns
+        self._company = Company(
+            kin.at_ns, kin.deadline_ns, known_from_ns, length_ns, option.out_ns, option.size
+        )
+        self.price_ns = option.prices(end_ns[self.rows] - self.first_ns)
+        self.cost_ns = self.price_ns / self._company.most(self.first_ns, self.last_ns)
+
+    def bill(self, prices: Prices) -> tuple[Floats, Ints]:
+        """The least that a batch with each request costs it, per success of it; begun when."""
+        if prices.free:
+            return np.zeros(len(self.rows)), self.first_ns
+        anywhere = self.cost_ns * prices.least(self.first_ns, self.end_ns)
+        at_once, begin_ns = prices.least_run(
+            self.first_ns, self.last_ns, self._least_ns, self._company
+        )
+        return np.maximum(anywhere, at_once), begin_ns
+
+    def shared(self, begin_ns: Ints) -> Floats:
+        """Device time per success of batches that begin at these times, one for each row."""
+        shared: Floats = self.price_ns / self._company.at(begin_ns)
+        return shared
+
+    def corners_ns(self) -> Ints:
+        """When batches can begin and end first and last, and one batch more to the inside."""
+        lengths_ns = np.arange(3).reshape(-1, 1) * self._least_ns
+        first_ns = self.first_ns + lengths_ns
+        last_ns = self.last_ns + self._least_ns - lengths_ns
+        return np.concatenate((first_ns.reshape(-1), last_ns.reshape(-1)))

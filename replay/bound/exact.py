@@ -1,0 +1,358 @@
+"""The optimum of a small workload: a time-indexed mixed-integer program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
+from scipy.sparse import csr_array  # type: ignore[import-untyped]
+
+from replay.bound.model import (
+    Coming,
+    Conditions,
+    Fleet,
+    Floats,
+    Option,
+    ServiceTimes,
+    floored,
+    make_fleet,
+)
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
+
+_COARSER = 1.5
+_OPTIMAL = 0
+_STOPPED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExactBound:
+    """The most that can be finished in time.
+
+    Attributes:
+        value: So many requests, or so much weight.
+        offered: All requests, or their weight.
+        exact: Whether some schedule reaches `value`; if not, none surpasses it.
+        grid_ns: The steps in which time was counted; where it is above 1, times were rounded in
+            favour of the bound.
+        starts: How many (place, batch, time) were considered.
+    """
+
+    value: float
+    offered: float
+    exact: bool
+    grid_ns: int
+    starts: int
+
+    @property
+    def share(self) -> float:
+        """The bound as a share of what was offered; 1 where nothing was."""
+        return self.value / self.offered if self.offered else 1.0
+
+
+def exact_bound(
+    arrivals: Iterable[Coming],
+    targets: Iterable[TargetSpec],
+    *,
+    conditions: Mapping[str, Conditions] | None = None,
+    times: ServiceTimes | None = None,
+    weighted: bool = False,
+    padding: bool = False,
+    starts: int = 6_000,
+    time_limit_s: float = 60.0,
+) -> ExactBound:
+    """The optimum over all schedules of a clairvoyant, for up to about 30 requests.
+
+    A schedule is batches, each on one target without interruption, one after the other there,
+    begun when all of its requests have arrived; each request is in one batch at most; a batch
+    has exactly as many requests, of one class, as one of the measured sizes. What a request of a
+    batch is worth counts if the batch is done by its deadline; one that is late may fill a place.
+
+    Why it is the optimum. Every schedule can be shifted to the left without any batch ending
+    later: batch by batch in order of time, let each begin when its last request has come (or
+    its phase begins), or at the end of the batch before it. And without loss every batch has a
+    request that is in time; one that has not is left out. So it suffices to consider the begins
+    that are made, on each target, of an arrival or a phase's begin, plus the service times of
+    batches that could have followed one another from there on. For each (option, begin) an
+    integer says whether it is used; that no two overlap is checked at every begin. Given the
+    batches, who goes with which is a transportation problem, whose optimum is integral; so those
+    variables need not be integers.
+
+    Why it is an upper bound when times are random, or there are too many begins. A batch takes
+    the least of its `times`: no policy does better in any run. Where more than `starts` begins
+    remain, all times are rounded down to a grid: if s' >= s + S then
+    floor(s') >= floor(s) + floor(S), and s + S <= d gives floor(s) + floor(S) <= floor(d), so
+    every schedule is still one of those that are considered. Stopped at the time limit, `value`
+    is what the solver has proved.
+
+    Source: time-indexed formulations, J. P. Sousa, L. A. Wolsey, "A time indexed formulation of
+    non-preemptive single machine scheduling problems", Mathematical Programming 54, 1992;
+    left-shifted schedules, B. Giffler, G. L. Thompson, "Algorithms for Solving
+    Production-Scheduling Problems", Operations Research 8(4), 1960.
+
+    Args:
+        arrivals: The workload, in any order.
+        targets: The fleet.
+        conditions: Transfers, outages, slow-downs by target id.
+        times: The true service times; None takes the measured samples of the offers. Of
+            several samples the least counts.
+        weighted: Counts weight in place of requests.
+        padding: A batch may also hold fewer requests than its size, in the time of the full one.
+            That bounds policies, too, that send copies of a request, which may fill places.
+        starts: How many (place, batch, begin) there may be; beyond it time becomes coarser.
+        time_limit_s: How long the solver may take.
+    """
+    requests = sorted(arrivals, key=lambda arrival: arrival.at_ns)
+    worth = np.array([arrival.weight if weighted else 1.0 for arrival in requests])
+    offered = float(np.sum(worth))
+    fleet = make_fleet(targets, conditions, times)
+    grid_ns = 1
+    program = _begins(requests, fleet, grid_ns, starts)
+    while program is None:
+        grid_ns = max(grid_ns + 1, int(grid_ns * _COARSER), _finest_ns(requests, fleet))
+        program = _begins(requests, fleet, grid_ns, starts)
+    if not program.batches:
+        return ExactBound(0.0, offered, True, grid_ns, 0)
+    value, proved = _solve(program, worth, padding, time_limit_s)
+    constant = all(
+        option.least_ns == option.longest_ns
+        for arrival in requests
+        for option in fleet.options(arrival.kind)
+    )
+    exact = proved and constant and grid_ns == 1
+    return ExactBound(min(value, offered), offered, exact, grid_ns, len(program.batches))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch that could be begun.
+
+    Attributes:
+        option: With what, in steps of the grid.
+        kind: Which class it is of.
+        begin: When.
+        in_time: The requests that would be in time.
+        arrived: How many of the class have arrived by then.
+    """
+
+    option: Option
+    kind: RequestClass
+    begin: int
+    in_time: tuple[int, ...]
+    arrived: int
+
+    @property
+    def end(self) -> int:
+        """When it is done."""
+        return self.begin + self.option.least_ns
+
+    def beats(self, other: _Batch) -> bool:
+        """Whether a smaller and no longer one has room for all who would be in time in the other.
+
+        Both begin at the same time, in the same place.
+        """
+        return (
+            self.kind == other.kind
+            and len(other.in_time) <= self.option.size < other.option.size
+            and self.end <= other.end
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    batches: list[_Batch]
+    members: dict[RequestClass, list[int]]
+    parallel: list[int]
+
+
+def _finest_ns(requests: Sequence[Coming], fleet: Fleet) -> int:
+    """A grid that is worth trying first: some hundred steps per batch."""
+    return min(o.least_ns for r in requests for o in fleet.options(r.kind)) // 256
+
+
+def _begins(requests: Sequence[Coming], fleet: Fleet, grid_ns: int, limit: int) -> _Program | None:
+    """Every batch that a left-shifted schedule could hold; None if they are more than the limit."""
+    members: dict[RequestClass, list[int]] = {}
+    for index, request in enumerate(requests):
+        members.setdefault(request.kind, []).append(index)
+    batches: list[_Batch] = []
+    for place in range(len(fleet.places)):
+        lines = [
+            _Line(kind, floored(option, grid_ns), own, requests, grid_ns)
+            for kind, own in members.items()
+            for option in fleet.options(kind)
+            if option.place == place
+        ]
+        open_ = {begin for line in lines for begin in line.releases()}
+        seen: set[int] = set()
+        while open_:
+            begin = open_.pop()
+            seen.add(begin)
+            found = [batch for line in lines if (batch := line.batch(begin)) is not None]
+            useful = [batch for batch in found if not any(o.beats(batch) for o in found)]
+            batches += useful
+            open_.update(batch.end for batch in useful if batch.end not in seen)
+            if len(batches) > limit and grid_ns < max((r.budget_ns for r in requests), default=0):
+                return None
+    return _Program(batches, members, [place.parallel for place in fleet.places])
+
+
+class _Line:
+    """One option for one class, and when its requests could be in a batch with it."""
+
+    def __init__(
+        self,
+        kind: RequestClass,
+        option: Option,
+        own: Sequence[int],
+        requests: Sequence[Coming],
+        grid_ns: int,
+    ) -> None:
+        self.kind = kind
+        self._option = option
+        self._own = own
+        ends_ns = [requests[i].at_ns + requests[i].budget_ns - option.back_ns for i in own]
+        self._from = [(requests[i].at_ns + option.out_ns) // grid_ns for i in own]
+        self._by = [min(end_ns // grid_ns, option.by_ns) for end_ns in ends_ns]
+
+    def releases(self) -> Iterator[int]:
+        """When a batch could begin that waits for no other."""
+        for release in self._from:
+            if release < self._option.before_ns:
+                yield max(release, self._option.from_ns)
+
+    def batch(self, begin: int) -> _Batch | None:
+        """The batch that could begin then, unless nobody in it could be in time."""
+        option = self._option
+        if not option.from_ns <= begin < option.before_ns:
+            return None
+        end = begin + option.least_ns
+        in_time = tuple(
+            index
+            for index, release, by in zip(self._own, self._from, self._by, strict=True)
+            if release <= begin and end <= by
+        )
+        if not in_time:
+            return None
+        arrived = sum(release <= begin for release in self._from)
+        return _Batch(option, self.kind, begin, in_time, arrived)
+
+
+class _Rows:
+    """Rows of a sparse constraint matrix, `sum <= limit`, as they are written down."""
+
+    def __init__(self) -> None:
+        self._row: list[int] = []
+        self._column: list[int] = []
+        self._value: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, terms: Iterable[tuple[int, float]], high: float, low: float = -np.inf) -> None:
+        """One row: low <= sum of value times column <= high."""
+        for column, value in terms:
+            self._row.append(len(self.high))
+            self._column.append(column)
+            self._value.append(value)
+        self.low.append(low)
+        self.high.append(high)
+
+    def constraint(self, columns: int) -> LinearConstraint:
+        """All rows, for the solver."""
+        matrix = csr_array(
+            (self._value, (self._row, self._column)), shape=(len(self.high), columns)
+        )
+        return LinearConstraint(matrix, self.low, self.high)
+
+
+def _solve(
+    program: _Program, worth: Floats, padding: bool, time_limit_s: float
+) -> tuple[float, bool]:
+    """The optimum, and whether it is proved; if not, what is proved that none surpasses.
+
+    The columns: how often each batch is used; then who is in it and in time; then, without
+    padding, how many fill its other places.
+    """
+    batches = program.batches
+    count = len(batches)
+    seats = [(b, r) for b, batch in enumerate(batches) for r in batch.in_time]
+    fillers = count + len(seats)
+    columns = fillers + (0 if padding else count)
+    rows = _Rows()
+    _add_capacity(rows, program)
+    riders: list[list[int]] = [[] for _ in batches]
+    rides: list[list[int]] = [[] for _ in worth]
+    for column, (b, r) in enumerate(seats, start=count):
+        riders[b].append(column)
+        rides[r].append(column)
+        rows.add([(column, 1.0), (b, -1.0)], 0.0)
+    for own in rides:
+        rows.add([(column, 1.0) for column in own], 1.0)
+    for b, batch in enumerate(batches):
+        terms = [(column, 1.0) for column in riders[b]]
+        if padding:
+            rows.add([*terms, (b, -float(batch.option.size))], 0.0)
+        else:
+            rows.add([*terms, (fillers + b, 1.0), (b, -float(batch.option.size))], 0.0, 0.0)
+    if not padding:
+        _add_fillers(rows, program, rides, fillers)
+    gain = np.zeros(columns)
+    gain[count:fillers] = [worth[r] for _, r in seats]
+    upper = np.ones(columns)
+    upper[:count] = [program.parallel[batch.option.place] for batch in batches]
+    if not padding:
+        upper[fillers:] = [
+            program.parallel[batch.option.place] * batch.option.size for batch in batches
+        ]
+    whole = np.zeros(columns)
+    whole[:count] = 1
+    solved = milp(
+        -gain,
+        integrality=whole,
+        bounds=Bounds(0.0, upper),
+        constraints=rows.constraint(columns),
+        options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
+    )
+    if solved.status == _OPTIMAL:
+        return _tidy(-solved.fun, worth), True
+    proved = solved.mip_dual_bound if solved.status == _STOPPED else None
+    if proved is None or not np.isfinite(proved):
+        return float(np.sum(worth)), False
+    return _tidy(-proved, worth), False
+
+
+def _tidy(value: float, worth: Floats) -> float:
+    """The next whole number below, where the value must be one."""
+    return float(np.floor(value + 1e-6)) if np.all(worth == np.round(worth)) else value
+
+
+def _add_capacity(rows: _Rows, program: _Program) -> None:
+    """At no begin does a place run more batches than it can."""
+    for place, parallel in enumerate(program.parallel):
+        own = [(b, batch) for b, batch in enumerate(program.batches) if batch.option.place == place]
+        order = np.array([b for b, _ in own], np.int64)
+        begins = np.array([batch.begin for _, batch in own], np.int64)
+        ends = np.array([batch.end for _, batch in own], np.int64)
+        for begin in np.unique(begins):
+            running = order[(begins <= begin) & (begin < ends)]
+            if len(running) > 1:
+                rows.add([(int(b), 1.0) for b in running], float(parallel))
+
+
+def _add_fillers(
+    rows: _Rows, program: _Program, rides: Sequence[Sequence[int]], fillers: int
+) -> None:
+    """Who fills a place has arrived, fills no other, and is in time nowhere.
+
+    Whom a batch could take is the first so many arrivals of its class, so Hall's condition need
+    only be asked of each number of first arrivals.
+    """
+    for kind, own in program.members.items():
+        batches = [(batch.arrived, b) for b, batch in enumerate(program.batches)]
+        of_kind = [(n, b) for n, b in batches if program.batches[b].kind == kind]
+        for first in sorted({arrived for arrived, _ in of_kind}):
+            seats = [(column, 1.0) for index in own[:first] for column in rides[index]]
+            filled = [(fillers + b, 1.0) for arrived, b in of_kind if arrived <= first]
+            rows.add([*filled, *seats], float(first))

@@ -1,0 +1,268 @@
+"""An upper bound for workloads of any length: a fluid relaxation, priced by its dual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from replay.bound.bids import NOBODY, Bid, Requests
+from replay.bound.model import (
+    FAR_NS,
+    Coming,
+    Conditions,
+    Fleet,
+    Floats,
+    Ints,
+    ServiceTimes,
+    make_fleet,
+)
+from replay.bound.prices import Demand, price_list
+from replay.bound.refine import refine
+from replay.bound.timeline import Prices
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
+
+_SHARE_OF_LONG = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class FluidBound:
+    """What nobody can do better than.
+
+    Attributes:
+        value: The most requests, or weight, that can be expected to finish in time.
+        offered: All requests, or their weight.
+        possible: Those of them that some target could finish in time if it did nothing else.
+        requests: How many requests there were.
+    """
+
+    value: float
+    offered: float
+    possible: float
+    requests: int
+
+    @property
+    def share(self) -> float:
+        """The bound as a share of what was offered; 1 where nothing was."""
+        return self.value / self.offered if self.offered else 1.0
+
+
+def fluid_bound(
+    arrivals: Iterable[Coming],
+    targets: Iterable[TargetSpec],
+    *,
+    conditions: Mapping[str, Conditions] | None = None,
+    times: ServiceTimes | None = None,
+    weighted: bool = False,
+    block: int = 500,
+    columns: int = 12_000,
+    rounds: int = 4,
+) -> FluidBound:
+    """The most that any policy, clairvoyant about arrivals, can finish in time.
+
+    Why it is an upper bound. Let `price_p(t) >= 0` be any prices of the time of each place p.
+    A batch that begins at s and takes S pays for its time; its places are paid for by those of
+    its requests that can still be in time, in equal shares, each until its own deadline.
+    Nobody's bill is larger than the batch's, and all bills together are at most what all device
+    time costs. So what is finished in time is worth at most
+
+        price of all device time  +  sum over requests of  max(0, worth - its smallest bill)
+
+    which is weak duality of the linear program "fractions of batches, each device's time at
+    most once". The smallest bill is bounded from below, per option, by the cheapest time in the
+    request's window and by the cheapest contiguous stretch in it, divided by how many requests
+    of the class could be in one batch with it at all. This holds whatever the prices are; good
+    prices only make it tight. They are the dual values of a coarser program (`prices.py`), so
+    neither its coarseness, nor solving it a stretch at a time, nor a tolerance of the solver can
+    make the bound wrong.
+
+    Random service times. If each batch's time is drawn independently of all that was decided
+    before it began, `value` bounds the expectation of every policy that doesn't foresee them:
+    S costs at least E[min(S, h)] / P(S <= h) of device time per success for a request that has
+    h left, and at least min S. Given one sample each (deterministic), it bounds every run.
+
+    Sources: weak duality and Lagrangian relaxation of the capacity constraints (M. L. Fisher,
+    "The Lagrangian Relaxation Method for Solving Integer Programming Problems", Management
+    Science 27(1), 1981); time-indexed relaxations (M. E. Dyer, L. A. Wolsey, "Formulating the
+    single machine sequencing problem with release dates as a mixed integer program", Discrete
+    Applied Mathematics 26, 1990); the expected time per success is the reciprocal of the index
+    of J. C. Gittins, "Bandit Processes and Dynamic Allocation Indices", JRSS B 41(2), 1979.
+
+    Args:
+        arrivals: The workload, in order of time; read as a stream.
+        targets: The fleet.
+        conditions: Transfers, outages, slow-downs by target id.
+        times: The true service times; None takes the measured samples of the offers.
+        weighted: Counts weight in place of requests.
+        block: How many requests are looked at at a time. What is held in memory is about three
+            blocks, and those whose deadlines are further ahead.
+        columns: How large each linear program may become: more is tighter and slower.
+        rounds: How often prices are refined, which makes the bound tighter where deadlines are
+            tight; 0 is the fastest.
+
+    Raises:
+        ValueError: The arrivals are not in order of time, or fleet and conditions don't fit.
+    """
+    stretch = _Stretch(make_fleet(targets, conditions, times), columns, rounds)
+    stream = _blocks(arrivals, weighted, block, stretch.kinds)
+    offered, count = 0.0, 0
+    current, following = next(stream, None), next(stream, None)
+    while current is not None:
+        count += len(current.at_ns)
+        offered += float(np.sum(current.worth))
+        stretch.advance(current, following)
+        current, following = following, next(stream, None)
+    value = min(stretch.value, stretch.possible)
+    return FluidBound(value, offered, stretch.possible, count)
+
+
+def _blocks(
+    arrivals: Iterable[Coming], weighted: bool, size: int, kinds: dict[RequestClass, int]
+) -> Iterator[Requests]:
+    stream = iter(arrivals)
+    before_ns: int | None = None
+    while block := list(islice(stream, size)):
+        for arrival in block:
+            if before_ns is not None and arrival.at_ns < before_ns:
+                raise ValueError(
+                    f"an arrival at {arrival.at_ns} ns follows one at {before_ns} ns: "
+                    "a workload is in order of time"
+                )
+            before_ns = arrival.at_ns
+        at_ns = np.array([arrival.at_ns for arrival in block], np.int64)
+        budget_ns = np.array([arrival.budget_ns for arrival in block], np.int64)
+        kind = [kinds.setdefault(arrival.kind, len(kinds)) for arrival in block]
+        worth = [arrival.weight if weighted else 1.0 for arrival in block]
+        yield Requests(
+            at_ns, at_ns + budget_ns, np.array(kind, np.int64), np.array(worth, np.float64)
+        )
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Walks along a workload: prices a stretch of time, then settles what has its deadline there.
+
+    Attributes:
+        fleet: What there is to serve with.
+        columns: How large a linear program may become.
+        rounds: How often prices are refined.
+        kinds: The classes seen so far, numbered.
+        value: The bound, of all that is settled.
+        possible: The worth of those settled that could be served at all.
+    """
+
+    fleet: Fleet
+    columns: int
+    rounds: int
+    kinds: dict[RequestClass, int] = field(default_factory=dict)
+    value: float = 0.0
+    possible: float = 0.0
+    _past: Requests = NOBODY
+    _open: Requests = NOBODY
+    _from_ns: int | None = None
+    _before_ns: int | None = None
+    _edges_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    _prices: Floats = field(default_factory=lambda: np.empty((0, 0)))
+
+    def advance(self, block: Requests, following: Requests | None) -> None:
+        """Takes the next block, knowing the one after it.
+
+        The stretch lasts to the first arrival of the block after it; by then all are known that
+        could share a batch with a request whose deadline lies before that.
+        """
+        if self._from_ns is None:
+            self._from_ns = int(block.at_ns[0])
+        known = self._past + block
+        self._open += block
+        if following is None:
+            until_ns = max(int(np.max(self._open.deadline_ns)), self._from_ns) + 1
+        else:
+            until_ns = int(following.at_ns[0])
+        if until_ns > self._from_ns:
+            ahead = known if following is None else known + following
+            self._set_prices(ahead, self._from_ns, until_ns)
+        self._settle(known, until_ns)
+        begin_ns = self._from_ns if self._before_ns is None else self._before_ns
+        if until_ns > self._from_ns:
+            self._before_ns, self._from_ns = self._from_ns, until_ns
+            begin_ns = self._before_ns
+        self._past = known.where(known.deadline_ns > begin_ns)
+
+    # -- prices
+
+    def _set_prices(self, known: Requests, from_ns: int, until_ns: int) -> None:
+        """Finds prices from one time until another, looking a little to either side."""
+        if not self.fleet.places:
+            return
+        budget_ns = np.quantile(known.deadline_ns - known.at_ns, _SHARE_OF_LONG)
+        margin_ns = max(0, min(int(budget_ns), until_ns - from_ns))
+        begin_ns, end_ns = from_ns - margin_ns, until_ns + margin_ns
+        near = known.where((known.deadline_ns > begin_ns) & (known.at_ns < end_ns))
+        bids = list(self._bids(near, near, None))
+        demand = _demand(near, bids, len(self.fleet.places))
+        edges_ns, prices = price_list(demand, self.fleet.places, begin_ns, end_ns, self.columns)
+        if self.rounds and np.any(prices):
+            edges_ns, prices = refine(
+                demand, bids, self.fleet.places, edges_ns, prices, self.rounds
+            )
+        inside = (edges_ns > from_ns) & (edges_ns < until_ns)
+        first = int(np.searchsorted(edges_ns, from_ns, side="right")) - 1
+        kept = np.concatenate(([first], np.flatnonzero(inside)))
+        new_edges_ns = np.concatenate(([from_ns], edges_ns[inside], [until_ns]))
+        new_prices = prices[:, kept]
+        capacity = np.array([place.capacity_ns(new_edges_ns) for place in self.fleet.places])
+        self.value += float(np.sum(capacity * new_prices))
+        if len(self._edges_ns):
+            oldest_ns = int(np.min(self._open.at_ns, initial=from_ns))
+            drop = max(0, int(np.searchsorted(self._edges_ns, oldest_ns, side="right")) - 1)
+            new_edges_ns = np.concatenate((self._edges_ns[drop:-1], new_edges_ns))
+            new_prices = np.concatenate((self._prices[:, drop:], new_prices), axis=1)
+        self._edges_ns, self._prices = new_edges_ns, new_prices
+
+    def _bids(self, own: Requests, known: Requests, known_from_ns: int | None) -> Iterator[Bid]:
+        """Everything that can serve some of the requests; rows count in `own`."""
+        names = list(self.kinds)
+        for kind in np.unique(own.kind):
+            rows = np.flatnonzero(own.kind == kind)
+            some, kin = own.where(rows), known.where(known.kind == kind)
+            for option in self.fleet.options(names[kind]):
+                bid = Bid(option, some, kin, known_from_ns)
+                bid.rows = rows[bid.rows]
+                if len(bid.rows):
+                    yield bid
+
+    # -- settling
+
+    def _settle(self, known: Requests, until_ns: int) -> None:
+        """Adds what the open requests are worth above their bills, where the deadline is past."""
+        due = self._open.deadline_ns <= until_ns
+        ready = self._open.where(due)
+        self._open = self._open.where(~due)
+        if len(ready.at_ns) == 0:
+            return
+        priced = [Prices(self._edges_ns, row) for row in self._prices]
+        surplus = np.zeros(len(ready.at_ns))
+        able = np.zeros(len(ready.at_ns), bool)
+        for bid in self._bids(ready, known, self._before_ns):
+            gain = ready.worth[bid.rows] - bid.bill(priced[bid.place])[0]
+            surplus[bid.rows] = np.maximum(surplus[bid.rows], gain)
+            able[bid.rows] = True
+        self.value += float(np.sum(surplus))
+        self.possible += float(np.sum(ready.worth[able]))
+
+
+def _demand(requests: Requests, bids: Iterable[Bid], places: int) -> Demand:
+    """In each place the best rate, and the time in which any of the options is possible."""
+    shape = len(requests.at_ns), places
+    rate = np.zeros(shape)
+    first_ns = np.full(shape, FAR_NS)
+    last_ns = np.full(shape, -FAR_NS)
+    for bid in bids:
+        at = bid.rows, bid.place
+        first_ns[at] = np.minimum(first_ns[at], bid.first_ns)
+        last_ns[at] = np.maximum(last_ns[at], bid.end_ns)
+        rate[at] = np.maximum(rate[at], 1.0 / bid.cost_ns)
+    return Demand(requests.worth, rate, first_ns, last_ns)

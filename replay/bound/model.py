@@ -1,0 +1,289 @@
+"""What a fleet can do at best: its targets as places, its offers as options.
+
+An option is one batch size of one offer on one target during one phase of it, with the true
+distribution of its service time. Everything that the bounds need to know of a fleet is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FAR_NS = 1 << 61
+"""A time that is never reached."""
+
+ServiceTimes = Callable[[str, Offer, int], Sequence[int]]
+"""The true service times of (target id, offer, batch size) in nanoseconds, equally likely; one
+for each batch is drawn independently of all else. One sample: it always takes that long."""
+
+
+class Coming(Protocol):
+    """What the bounds read of a request of a workload; see `replay.simulator.Arrival`."""
+
+    @property
+    def at_ns(self) -> int:
+        """When it comes."""
+
+    @property
+    def kind(self) -> RequestClass:
+        """Its class."""
+
+    @property
+    def budget_ns(self) -> int:
+        """Time from arrival to deadline."""
+
+    @property
+    def weight(self) -> float:
+        """What it is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What is true of a target beyond its offers.
+
+    Attributes:
+        out_ns: The least time that a request needs to get there.
+        back_ns: The least time that its result needs to come back.
+        up: From when until when it is up, in order; a batch must begin and end within one of
+            these spans. None means always.
+        parallel: How many batches it runs at the same time.
+        slowdown: From when on the service times of the batches that begin are how many times as
+            long, in order; before the first of these they are as they are.
+
+    Raises:
+        ValueError: A time is negative, out of order or empty, or a factor or number not above 0.
+    """
+
+    out_ns: int = 0
+    back_ns: int = 0
+    up: tuple[tuple[int, int], ...] | None = None
+    parallel: int = 1
+    slowdown: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses what can't be."""
+        if self.out_ns < 0 or self.back_ns < 0:
+            raise ValueError("a transfer takes 0 ns or more")
+        if self.parallel < 1:
+            raise ValueError(f"a target runs 1 batch or more at a time, not {self.parallel}")
+        spans = self.up or ()
+        if any(until_ns <= from_ns for from_ns, until_ns in spans) or any(
+            later[0] < earlier[1] for earlier, later in pairwise(spans)
+        ):
+            raise ValueError("the spans in which a target is up must be in order, and not empty")
+        if any(later[0] <= earlier[0] for earlier, later in pairwise(self.slowdown)):
+            raise ValueError("the phases of a target's slowdown must be in order")
+        if any(factor <= 0 for _, factor in self.slowdown):
+            raise ValueError("a target's slowdown is a factor above 0")
+
+    def phases(self) -> list[tuple[int, int, int, float]]:
+        """Begin from, begin before, end by, factor: batches that can run there, in that time."""
+        steps = [(-FAR_NS, 1.0), *self.slowdown, (FAR_NS, 1.0)]
+        spans = ((-FAR_NS, FAR_NS),) if self.up is None else self.up
+        return [
+            (max(up_ns, from_ns), min(down_ns, before_ns), down_ns, factor)
+            for up_ns, down_ns in spans
+            for (from_ns, factor), (before_ns, _) in pairwise(steps)
+            if max(up_ns, from_ns) < min(down_ns, before_ns)
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """A batch of one size, run with one offer in one place, within one phase of it.
+
+    Attributes:
+        place: Index of the place.
+        size: How many requests the batch holds.
+        least_ns: The shortest service time.
+        longest_ns: The longest one.
+        from_ns: The batch begins then or later.
+        before_ns: The batch begins before that time.
+        by_ns: The batch is done then or earlier.
+        out_ns: As in `Conditions`.
+        back_ns: As in `Conditions`.
+        room_ns: The distinct service times, ascending.
+        price_ns: For a batch that has at least `room_ns[k]` of time, the least expected time
+            on the device per success that any rule can reach which sees the outcome only when
+            it is there: the minimum over h <= room of E[min(S, h)] / P(S <= h).
+    """
+
+    place: int
+    size: int
+    least_ns: int
+    longest_ns: int
+    from_ns: int
+    before_ns: int
+    by_ns: int
+    out_ns: int
+    back_ns: int
+    room_ns: Ints
+    price_ns: Floats
+
+    def windows(self, at_ns: Ints, deadline_ns: Ints) -> tuple[Ints, Ints, Ints]:
+        """When a batch with each request could begin first and last, and end last."""
+        first_ns = np.maximum(at_ns + self.out_ns, self.from_ns)
+        end_ns = np.minimum(deadline_ns - self.back_ns, self.by_ns)
+        return first_ns, np.minimum(end_ns - self.least_ns, self.before_ns - 1), end_ns
+
+    def prices(self, room_ns: Ints) -> Floats:
+        """`price_ns` for requests that leave the batch that much time; each at least the least."""
+        prices: Floats = self.price_ns[np.searchsorted(self.room_ns, room_ns, side="right") - 1]
+        return prices
+
+    def beats(self, other: Option) -> bool:
+        """Whether nothing is lost without the other one."""
+        if (self.place, self.from_ns, self.by_ns) != (other.place, other.from_ns, other.by_ns):
+            return False
+        if self.size < other.size or self.least_ns > other.least_ns:
+            return False
+        return bool(np.all(self.prices(other.room_ns) <= other.price_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Targets that are alike, taken together.
+
+    Attributes:
+        targets: Their specifications.
+        conditions: What is true of each of them.
+        parallel: How many batches they run at the same time, together.
+    """
+
+    targets: tuple[TargetSpec, ...]
+    conditions: Conditions
+    parallel: int
+
+    def capacity_ns(self, edges_ns: Ints) -> Floats:
+        """The device time that there is between each edge and the next."""
+        if self.conditions.up is None:
+            return np.diff(edges_ns).astype(np.float64) * self.parallel
+        up_ns = np.zeros(len(edges_ns), np.int64)
+        for from_ns, until_ns in self.conditions.up:
+            up_ns += np.clip(edges_ns, from_ns, until_ns) - from_ns
+        return np.diff(up_ns).astype(np.float64) * self.parallel
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All places, and what each class can be served with.
+
+    Attributes:
+        places: Groups of targets that are alike.
+    """
+
+    places: tuple[Place, ...]
+    _times: ServiceTimes
+    _options: dict[tuple[str, str | None], list[Option]] = field(default_factory=dict)
+
+    def options(self, kind: RequestClass) -> list[Option]:
+        """Everything that serves a class, without what can't be of use."""
+        key = kind.model, kind.variant
+        found = self._options.get(key)
+        if found is None:
+            found = self._options[key] = list(self._all_options(kind))
+            for option in list(found):
+                if any(other is not option and other.beats(option) for other in found):
+                    found.remove(option)
+        return found
+
+    def _all_options(self, kind: RequestClass) -> Iterable[Option]:
+        for index, place in enumerate(self.places):
+            target = place.targets[0]
+            for offer in target.offers:
+                if offer.model != kind.model or kind.variant not in (None, offer.variant):
+                    continue
+                for size in sorted(offer.latency_ns):
+                    samples = np.sort(np.asarray(self._times(target.id, offer, size), np.int64))
+                    yield from _phases_of(index, place.conditions, size, samples)
+
+
+def _phases_of(place: int, conditions: Conditions, size: int, samples: Ints) -> Iterable[Option]:
+    if len(samples) == 0 or samples[0] <= 0:
+        raise ValueError(f"batch size {size} needs service times above 0")
+    for from_ns, before_ns, by_ns, factor in conditions.phases():
+        scaled = samples if factor == 1.0 else np.maximum(1, (samples * factor).astype(np.int64))
+        room_ns, last = np.unique(scaled[::-1], return_index=True)
+        done = len(scaled) - last  # how many samples are at most that long
+        spent = np.cumsum(scaled)[done - 1] + (len(scaled) - done) * room_ns
+        yield Option(
+            place,
+            size,
+            int(scaled[0]),
+            int(scaled[-1]),
+            from_ns,
+            before_ns,
+            by_ns,
+            conditions.out_ns,
+            conditions.back_ns,
+            room_ns,
+            np.minimum.accumulate(spent / done),
+        )
+
+
+def make_fleet(
+    targets: Iterable[TargetSpec],
+    conditions: Mapping[str, Conditions] | None,
+    times: ServiceTimes | None,
+) -> Fleet:
+    """Takes targets that are alike together.
+
+    Args:
+        targets: The fleet.
+        conditions: By target id; a target that is not there has none.
+        times: The true service times; None takes the measured samples of the offers.
+
+    Raises:
+        ValueError: Two targets share an id, or conditions are for a target that is not there.
+    """
+    given = dict(conditions or {})
+    true_times = times or _as_measured
+    groups: dict[Any, list[TargetSpec]] = {}
+    seen: set[str] = set()
+    for target in targets:
+        if target.id in seen:
+            raise ValueError(f"two targets have the id {target.id!r}")
+        seen.add(target.id)
+        condition = given.get(target.id, Conditions())
+        offers = frozenset(
+            (offer.model, offer.variant, size, tuple(true_times(target.id, offer, size)))
+            for offer in target.offers
+            for size in offer.latency_ns
+        )
+        groups.setdefault((offers, condition), []).append(target)
+    unknown = sorted(set(given) - seen)
+    if unknown:
+        raise ValueError(f"conditions for {unknown[0]!r}, which is not a target of the fleet")
+    places = tuple(
+        Place(tuple(alike), condition, condition.parallel * len(alike))
+        for (_, condition), alike in groups.items()
+    )
+    return Fleet(places, true_times)
+
+
+def _as_measured(_target_id: str, offer: Offer, size: int) -> Sequence[int]:
+    return offer.latency_ns[size]
+
+
+def floored(option: Option, grid_ns: int) -> Option:
+    """The option with all its times in whole steps of a grid, rounded down."""
+    return replace(
+        option,
+        least_ns=option.least_ns // grid_ns,
+        longest_ns=option.least_ns // grid_ns,
+        from_ns=option.from_ns // grid_ns,
+        before_ns=(option.before_ns - 1) // grid_ns + 1,
+        by_ns=option.by_ns // grid_ns,
+    )

@@ -1,0 +1,229 @@
+"""Experiments: one workload, one fleet, several policies and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import yaml
+
+from replay.bound import fluid_bound
+from replay.fleet import Fleet
+from replay.results import RunResult
+from replay.simulator import Arrival, Ending, Simulator
+from replay.sources import Source
+from replay.watching import Calibration, Timeline, row_of
+from scheduler.core.commands import Dispatch
+from scheduler.core.limits import Limits
+from scheduler.core.policy import Policy
+from scheduler.policy_loading import load_policy
+
+STORY_ENTRIES = 2_000
+"""A simulation remembers enough for the story of an impossible decision, and no more."""
+
+ROWS = 20_000
+"""So many requests of a run are kept; all of them are counted."""
+
+BOUND_REQUESTS = 1_000_000
+"""The bound of a longer workload is not computed unless it is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy by name, with its options, as `goodput` or `goodput?quantile=0.99`.
+
+    Attributes:
+        label: As it was written.
+        name: As in the configuration; `module:Class` is one of your own.
+        options: Its own.
+    """
+
+    label: str
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> PolicyChoice:
+        """Reads one.
+
+        Raises:
+            ValueError: There is no such policy, or not such an option of it.
+        """
+        name, _, rest = text.partition("?")
+        options = []
+        for part in filter(None, rest.split("&")):
+            key, sign, value = part.partition("=")
+            if not sign:
+                raise ValueError(f"policy {text!r}: an option is KEY=VALUE, not {part!r}")
+            options.append((key, yaml.safe_load(value)))
+        choice = cls(text, name, tuple(options))
+        choice.make()
+        return choice
+
+    def make(self) -> Policy:
+        """A new one."""
+        return load_policy(self.name, **dict(self.options))
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A workload and where it is played.
+
+    Attributes:
+        name: Of the scenario.
+        source: The requests.
+        fleet: The targets.
+        load: The load as a share of the fleet's capacity, where it is given as such.
+        rows: How many requests of a run are kept.
+        with_bound: Whether to compute the bound.
+    """
+
+    name: str
+    source: Source
+    fleet: Fleet
+    load: float | None = None
+    rows: int = ROWS
+    with_bound: bool = True
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        """The requests."""
+        return self.source.arrivals(seed, self.fleet)
+
+    def simulate(self, choice: PolicyChoice, seed: int) -> RunResult:
+        """Plays it with a policy."""
+        fleet = self.fleet
+        result = RunResult(self.name, choice.label, seed, self.load, notes=list(fleet.notes))
+        result.rows.limit = self.rows
+        calibration, bill = Calibration(fleet.targets()), _Bill(fleet)
+
+        def on_run(run: Dispatch, begun_ns: int, done_ns: int) -> None:
+            calibration.add(run, begun_ns, done_ns)
+            bill.add(run, begun_ns, done_ns)
+
+        simulator = Simulator(
+            choice.make(),
+            fleet.targets(),
+            fleet.service_time(seed),
+            Limits(story_entries=STORY_ENTRIES),
+            world=fleet.world(),
+            on_run=on_run,
+        )
+        for at_ns, event in fleet.events():
+            simulator.at(at_ns, event)
+        self._play(simulator, seed, result)
+        result.calibration = calibration.points()
+        result.cost = bill.total
+        return result
+
+    def _play(self, simulator: Simulator, seed: int, result: RunResult) -> None:
+        timeline = Timeline()
+        for ending in simulator.run(self.arrivals(seed)):
+            result.add(row_of(ending))
+            if ending.at_ns >= timeline.next_ns:
+                timeline.look(simulator.scheduler, ending.at_ns)
+        result.timeline = timeline.samples
+
+    def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
+        """Plays it with a policy; each ending as it happens, and nothing kept."""
+        fleet = self.fleet
+        simulator = Simulator(
+            choice.make(),
+            fleet.targets(),
+            fleet.service_time(seed),
+            Limits(story_entries=STORY_ENTRIES),
+            world=fleet.world(),
+        )
+        for at_ns, event in fleet.events():
+            simulator.at(at_ns, event)
+        return simulator.run(self.arrivals(seed))
+
+    def bound(self, seed: int) -> float:
+        """The share of the weight that a clairvoyant could finish."""
+        bound = fluid_bound(
+            self.arrivals(seed),
+            self.fleet.targets(),
+            conditions=self.fleet.conditions(seed),
+            times=self.fleet.true_times(seed),
+            weighted=True,
+        )
+        return bound.share
+
+    def run(self, choices: Sequence[PolicyChoice], seed: int) -> list[RunResult]:
+        """Plays it with each policy, on the same requests."""
+        results = [self.simulate(choice, seed) for choice in choices]
+        if self.with_bound and results and results[0].rows.seen <= BOUND_REQUESTS:
+            bound = self.bound(seed)
+            for result in results:
+                result.bound = bound
+        return results
+
+
+class _Bill:
+    """What batches cost."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.total = 0.0
+        self._specs = {
+            spec.id: spec for spec in fleet.targets() if spec.cost_per_request or spec.cost_per_s
+        }
+
+    def add(self, run: Dispatch, begun_ns: int, done_ns: int) -> None:
+        spec = self._specs.get(run.target_id)
+        if spec is not None:
+            self.total += spec.cost(len(run.request_ids), done_ns - begun_ns)
+
+
+# -- many of them
+
+OnResults = Callable[[list[RunResult]], None]
+
+
+def run_all(
+    experiments: Iterable[Experiment],
+    choices: Sequence[PolicyChoice],
+    seeds: Sequence[int],
+    jobs: int = 1,
+    on_results: OnResults = lambda _: None,
+) -> list[RunResult]:
+    """Plays every experiment with every policy and seed.
+
+    Args:
+        experiments: What to play.
+        choices: With which policies.
+        seeds: With which seeds.
+        jobs: Processes.
+        on_results: Hears of each (experiment, seed) as it is done.
+
+    Returns:
+        The results in the order of experiments, seeds and policies, whatever the order in which
+        they were done.
+    """
+    tasks = [(experiment, seed) for experiment in experiments for seed in seeds]
+    done: list[list[RunResult]] = [[] for _ in tasks]
+    for index, results in _results(tasks, choices, jobs):
+        done[index] = results
+        on_results(results)
+    return [result for results in done for result in results]
+
+
+def _results(
+    tasks: Sequence[tuple[Experiment, int]], choices: Sequence[PolicyChoice], jobs: int
+) -> Iterator[tuple[int, list[RunResult]]]:
+    if jobs <= 1 or len(tasks) <= 1:
+        for index, (experiment, seed) in enumerate(tasks):
+            yield index, experiment.run(choices, seed)
+        return
+    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=get_context("spawn")) as pool:
+        futures = {
+            pool.submit(experiment.run, choices, seed): index
+            for index, (experiment, seed) in enumerate(tasks)
+        }
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            for future in futures:
+                future.cancel()

@@ -1,0 +1,327 @@
+"""A fleet: what a scheduler is told of its targets, and what is true of them.
+
+`replay.fleet_sources.load_fleet` reads one from a file, from the profile of a running box or from
+a table of profiles.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import numpy as np
+from scipy.optimize import linprog  # type: ignore[import-untyped]
+
+from replay.bound import Conditions, ServiceTimes
+from replay.fleet_world import (
+    FAR_NS,
+    Course,
+    FleetWorld,
+    Incident,
+    Link,
+    course_of,
+    spans_up,
+    without_stalls,
+)
+from replay.simulator import ServiceTime
+from scheduler.core.commands import Dispatch
+from scheduler.core.events import Event, TargetDown, TargetUp
+from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
+
+SAMPLES = 32
+"""So many evenly spaced quantiles stand for a measured latency."""
+
+NOISE_STEPS = 16
+"""So many for noise that the policy can't see."""
+
+_P90 = NormalDist().inv_cdf(0.9)
+
+
+class FleetError(ValueError):
+    """A fleet can't be used; the message says what and where, and what would be accepted."""
+
+
+# -- profiles
+
+
+def lognormal_samples(p50_ns: float, sigma: float, count: int = SAMPLES) -> tuple[int, ...]:
+    """Evenly spaced quantiles of a lognormal latency."""
+    if not sigma:
+        return (max(1, round(p50_ns)),)
+    normal = NormalDist(math.log(p50_ns), sigma)
+    return tuple(max(1, round(math.exp(normal.inv_cdf((i + 0.5) / count)))) for i in range(count))
+
+
+def quantile_samples(p50_ns: float, upper_ns: float, z: float = _P90) -> tuple[int, ...]:
+    """The same, from the median and another quantile, by default the 90th percentile."""
+    return lognormal_samples(p50_ns, max(0.0, math.log(upper_ns / p50_ns)) / z)
+
+
+# -- the fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a policy can't see of a target's service times.
+
+    Attributes:
+        sigma: Lognormal noise on top of the profile's own spread.
+        bias: How many times as long as profiled everything takes.
+        misprediction: By up to which share, drawn per variant, the profile is wrong.
+        drift: From when on everything takes how many times as long, in order.
+    """
+
+    sigma: float = 0.0
+    bias: float = 1.0
+    misprediction: float = 0.0
+    drift: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A target.
+
+    Attributes:
+        spec: What the scheduler is told.
+        link: The way there; None where it is on this box.
+        truth: What it isn't told.
+    """
+
+    spec: TargetSpec
+    link: Link | None = None
+    truth: Truth = Truth()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of request, as far as a fleet's capacity depends on it.
+
+    Attributes:
+        share: How many requests are of this kind, relative to the others.
+        budget_ns: The deadline that is usual; None is any.
+    """
+
+    share: float
+    budget_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Targets, their truth and their fate.
+
+    Attributes:
+        name: What it is called.
+        devices: At least one.
+        script: What happens, in order of time.
+        notes: What a reader has to know of it.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    script: tuple[Incident, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Refuses a script for a target that isn't there."""
+        ids = [device.spec.id for device in self.devices]
+        for target_id in ids:
+            if ids.count(target_id) > 1:
+                raise FleetError(f"fleet {self.name}: two targets are called {target_id!r}")
+        for incident in self.script:
+            if incident.target_id not in ids:
+                raise FleetError(
+                    f"fleet {self.name}: the script names target {incident.target_id!r}; "
+                    f"{_nearest(incident.target_id, ids)}"
+                )
+
+    # -- what the scheduler is told
+
+    def targets(self) -> list[TargetSpec]:
+        """The targets that are up at the start."""
+        return [device.spec for device in self.devices]
+
+    def events(self) -> list[tuple[int, Event]]:
+        """What the scheduler is told in the course of time."""
+        specs = {device.spec.id: device.spec for device in self.devices}
+        events: list[tuple[int, Event]] = []
+        for incident in self.script:
+            if incident.what == "down":
+                event = TargetDown(incident.target_id, "as scripted", incident.for_ns)
+                events.append((incident.at_ns, event))
+            elif incident.what == "up":
+                events.append((incident.at_ns, TargetUp(specs[incident.target_id])))
+        return events
+
+    def models(self) -> list[str]:
+        """All models that run somewhere."""
+        return sorted({o.model for device in self.devices for o in device.spec.offers})
+
+    def base_ns(self) -> dict[str, int]:
+        """By model the median latency of one request alone on the fastest target."""
+        base: dict[str, int] = {}
+        for device in self.devices:
+            transfer_ns = device.spec.transfer(0)
+            for offer in device.spec.offers:
+                alone_ns = _median(offer.latency_ns[1]) + transfer_ns
+                base[offer.model] = min(alone_ns, base.get(offer.model, alone_ns))
+        return base
+
+    def check(self, kinds: Iterable[RequestClass]) -> None:
+        """Makes sure that every kind of request can run somewhere.
+
+        Raises:
+            FleetError: One can't; names the nearest.
+        """
+        known = {(o.model, o.variant) for device in self.devices for o in device.spec.offers}
+        models = self.models()
+        for kind in kinds:
+            if kind.model not in models:
+                hint = _nearest(kind.model, models)
+                raise FleetError(f"model {kind.model!r} runs nowhere in fleet {self.name}; {hint}")
+            if kind.variant is not None and (kind.model, kind.variant) not in known:
+                variants = sorted(variant for model, variant in known if model == kind.model)
+                raise FleetError(
+                    f"variant {kind.variant!r} of model {kind.model!r} runs nowhere in fleet "
+                    f"{self.name}; {_nearest(kind.variant, variants)}"
+                )
+
+    # -- what is true
+
+    def capacity_per_s(self, mix: Mapping[RequestClass, Kind]) -> float:
+        """The most requests of a mix that the fleet can serve per second, as a fluid.
+
+        Batches are of the size with the best rate among those that can be kept up: one that has
+        just missed a batch waits for it and then for its own, so two of them have to fit into
+        the usual deadline (as in Nexus, SOSP 2019). Where not even two batches of one do, one at
+        a time counts. All is by the profiles, with all targets up.
+
+        Raises:
+            FleetError: A kind can run nowhere.
+        """
+        self.check(mix)
+        rates = np.array([[_rate(d.spec, k, mix[k].budget_ns) for d in self.devices] for k in mix])
+        shares = np.array([kind.share for kind in mix.values()])
+        kinds, places = rates.shape
+        # Columns: the total rate, then the time share of each (kind, target).
+        flows = np.zeros((kinds, 1 + kinds * places))
+        room = np.zeros((places, 1 + kinds * places))
+        flows[:, 0] = shares / shares.sum()
+        for kind in range(kinds):
+            for place in range(places):
+                flows[kind, 1 + kind * places + place] = -rates[kind, place]
+                room[place, 1 + kind * places + place] = 1.0
+        widths = [device.spec.width for device in self.devices]
+        gain = np.zeros(1 + kinds * places)
+        gain[0] = -1.0
+        solved = linprog(
+            gain,
+            A_ub=np.concatenate((flows, room)),
+            b_ub=np.concatenate((np.zeros(kinds), widths)),
+            method="highs",
+        )
+        # Rounded, so that the last bits of a solver don't decide when requests come.
+        return float(f"{-solved.fun:.9g}")
+
+    def true_times(self, seed: int | str) -> ServiceTimes:
+        """The true service times of each batch, equally likely, before drift and slow spells."""
+        table = self._table(seed)
+
+        def times(target_id: str, offer: Offer, size: int) -> Sequence[int]:
+            return table[target_id, offer.model, offer.variant, size]
+
+        return times
+
+    def service_time(self, seed: int | str) -> ServiceTime:
+        """Draws from them; each target has a chance of its own."""
+        table = self._table(seed)
+        chances = {
+            device.spec.id: random.Random(f"{seed} service {device.spec.id}").random
+            for device in self.devices
+        }
+
+        def service_ns(run: Dispatch) -> int:
+            samples = table[run.target_id, run.model, run.variant, len(run.request_ids)]
+            return samples[int(chances[run.target_id]() * len(samples))]
+
+        return service_ns
+
+    def _table(self, seed: int | str) -> dict[tuple[str, str, str, int], tuple[int, ...]]:
+        table = {}
+        for device in self.devices:
+            truth = device.truth
+            noise = [1.0]
+            if truth.sigma:
+                steps = lognormal_samples(1e9, truth.sigma, NOISE_STEPS)
+                noise = [step / 1e9 for step in steps]
+            for offer in device.spec.offers:
+                name = device.spec.id, offer.model, offer.variant
+                chance = random.Random(f"{seed} profile {' '.join(name)}")
+                wrong = 1 + truth.misprediction * (2 * chance.random() - 1)
+                factors = [truth.bias * wrong * each for each in noise]
+                for size, samples in offer.latency_ns.items():
+                    table[name[0], name[1], name[2], size] = tuple(
+                        max(1, int(sample * factor)) for sample in samples for factor in factors
+                    )
+        return table
+
+    def world(self) -> FleetWorld:
+        """Links, drift, slow spells and stalls."""
+        links = {d.spec.id: d.link for d in self.devices if d.link is not None}
+        courses = {
+            d.spec.id: course_of(self.script, d.spec.id, d.truth.drift) for d in self.devices
+        }
+        uneven = {target_id: course for target_id, course in courses.items() if course != Course()}
+        return FleetWorld(links, uneven, {d.spec.id: d.spec.width for d in self.devices})
+
+    def conditions(self, seed: int | str = 0) -> dict[str, Conditions]:
+        """What the bounds have to know; what they can't be told is in their favour."""
+        longest = self._longest_ns(seed)
+        found = {}
+        for device in self.devices:
+            course = course_of(self.script, device.spec.id, device.truth.drift)
+            out_ns, back_ns = device.link.least_ns() if device.link else (0, 0)
+            up = spans_up(self.script, device.spec.id)
+            if device.link is None and course.stalls:
+                up = without_stalls(up, course, longest[device.spec.id])
+            whole = up == [(-FAR_NS, FAR_NS)]
+            found[device.spec.id] = Conditions(
+                out_ns, back_ns, None if whole else tuple(up), device.spec.width, course.slow
+            )
+        return found
+
+    def _longest_ns(self, seed: int | str) -> dict[str, int]:
+        longest: dict[str, int] = {}
+        for (target_id, *_), samples in self._table(seed).items():
+            longest[target_id] = max(max(samples), longest.get(target_id, 0))
+        return longest
+
+
+def _rate(spec: TargetSpec, kind: RequestClass, budget_ns: float | None) -> float:
+    """The most requests per second of a kind on one target, one batch at a time."""
+    best = alone = 0.0
+    room_ns = math.inf if budget_ns is None else budget_ns - spec.transfer(0)
+    for offer in spec.offers:
+        if offer.model == kind.model and kind.variant in (None, offer.variant):
+            for size, samples in offer.latency_ns.items():
+                per_s = size * len(samples) / sum(samples) * 1e9
+                if 2 * _median(samples) <= room_ns:
+                    best = max(best, per_s)
+                elif size == 1 and _median(samples) <= room_ns:
+                    alone = max(alone, per_s)
+    return best or alone
+
+
+def _median(samples: Sequence[int]) -> int:
+    return sorted(samples)[len(samples) // 2]
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"

@@ -1,0 +1,270 @@
+"""Fleets from YAML.
+
+models:                                  # profiles, which devices scale
+  - {name: detect, variant: fp32, base_ms: 4, per_item_ms: 1, jitter: 0.1}
+  - name: classify
+    latency: [{batch: 1, p50_ms: 2, p90_ms: 2.4}, {batch: 8, p50_ms: 7, p90_ms: 8}]
+boxes:
+  - devices:                             # a box without a link is this one
+      - {id: "cpu:0"}
+      - {id: "gpu:0", time_scale: 0.4, drift: [{at_s: 20, factor: 2}]}
+  - name: cloud
+    link: {rtt_ms: 30, mbps: 100}        # or {trace: ping.log, capacity: lte.mahi}
+    devices: [{id: "pool", width: 4, cost_per_request: 0.0001}]
+script:
+  - {at_s: 10, target: "gpu:0", event: down, for_s: 5}
+  - {at_s: 15, target: "gpu:0", event: up}
+  - {at_s: 20, target: "cloud/pool", event: stall, for_s: 3}
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from yaml import Node
+
+from replay.fleet import Device, Fleet, Truth, lognormal_samples, quantile_samples
+from replay.fleet_world import Incident, Link
+from replay.links import LinkTrace, join, open_link
+from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
+from scheduler.core.offers import Offer
+from scheduler.core.targets import TargetSpec
+
+_MS = 1e6
+_S = 1e9
+_LOCAL_LEAD_MS = 1.0
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Quantiles(_Strict):
+    """The measured latency of one batch size."""
+
+    batch: int = Field(ge=1, le=65_536)
+    p50_ms: float = Field(gt=0)
+    p90_ms: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Quantiles:
+        if self.p90_ms is not None and self.p90_ms < self.p50_ms:
+            raise ValueError(f"p90_ms is {self.p90_ms:g}, below p50_ms, {self.p50_ms:g}")
+        return self
+
+
+class ModelProfile(_Strict):
+    """How long a variant of a model takes, measured per batch or as a line."""
+
+    name: str = Field(min_length=1)
+    variant: str = Field(default="default", min_length=1)
+    accuracy: float | None = Field(default=None, ge=0, le=1)
+    latency: tuple[Quantiles, ...] = ()
+    base_ms: float | None = Field(default=None, ge=0)
+    per_item_ms: float = Field(default=0.0, ge=0)
+    jitter: float = Field(default=0.05, ge=0, le=2)
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16)
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> ModelProfile:
+        if bool(self.latency) == (self.base_ms is not None):
+            raise ValueError("should have either latency or base_ms")
+        if self.base_ms is not None and self.base_ms + self.per_item_ms <= 0:
+            raise ValueError("base_ms and per_item_ms should not both be 0")
+        sizes = [q.batch for q in self.latency] or list(self.batches)
+        if 1 not in sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
+            raise ValueError(f"should have each batch size once, and 1 among them; it has {sizes}")
+        return self
+
+    def offer(self, scale: float, rank: int) -> Offer:
+        """What a device of that time scale offers."""
+        if self.latency:
+            samples = {
+                q.batch: quantile_samples(
+                    q.p50_ms * _MS * scale, (q.p90_ms or q.p50_ms) * _MS * scale
+                )
+                for q in self.latency
+            }
+        else:
+            line = [(s, (self.base_ms or 0) + self.per_item_ms * s) for s in self.batches]
+            samples = {s: lognormal_samples(ms * _MS * scale, self.jitter) for s, ms in line}
+        return Offer(self.name, self.variant, "simulated", samples, rank, self.accuracy)
+
+
+class Drift(_Strict):
+    """From when on everything takes how many times as long as profiled; the policy isn't told."""
+
+    at_s: float = Field(ge=0)
+    factor: float = Field(gt=0)
+
+
+class DeviceFile(_Strict):
+    """A target."""
+
+    id: str = Field(min_length=1)
+    time_scale: float = Field(default=1.0, gt=0)
+    models: tuple[ModelProfile, ...] = ()
+    slots: int | None = Field(default=None, ge=1)
+    width: int = Field(default=1, ge=1)
+    lead_ms: float | None = Field(default=None, ge=0)
+    cost_per_request: float = Field(default=0.0, ge=0)
+    cost_per_s: float = Field(default=0.0, ge=0)
+    sigma: float | None = Field(default=None, ge=0, le=2)
+    bias: float | None = Field(default=None, gt=0)
+    misprediction: float | None = Field(default=None, ge=0, lt=1)
+    drift: tuple[Drift, ...] | None = None
+
+
+class LinkFile(_Strict):
+    """The way to a box: constants, recordings, or both."""
+
+    rtt_ms: float = Field(default=0.0, ge=0)
+    mbps: float | None = Field(default=None, gt=0)
+    trace: str | None = None
+    capacity: str | None = None
+    format: Literal["ping", "mahimahi", "mbps"] | None = None
+    interval_s: float | None = Field(default=None, gt=0)
+
+    def link(self, folder: Path) -> Link:
+        """The link; the paths of recordings begin in the folder."""
+        paths = [path for path in (self.trace, self.capacity) if path is not None]
+        traces = []
+        for path in paths:
+            form = self.format if len(paths) == 1 else None
+            traces.append(open_link(folder / path, form, interval_s=self.interval_s))
+        trace: LinkTrace | None = join(*traces) if traces else None
+        byte_ns = 8e3 / self.mbps if self.mbps else 0.0
+        return Link(round(self.rtt_ms * _MS), byte_ns, trace)
+
+
+class Box(_Strict):
+    """Targets in one place; with a link, another box or a cloud."""
+
+    name: str | None = Field(default=None, min_length=1)
+    link: LinkFile | None = None
+    devices: tuple[DeviceFile, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_a_name_if_it_is_far(self) -> Box:
+        if self.link is not None and self.name is None:
+            raise ValueError("a box with a link needs a name")
+        return self
+
+
+class Event(_Strict):
+    """Something that happens to a target."""
+
+    at_s: float = Field(ge=0)
+    target: str
+    event: Literal["down", "up", "stall", "slow"]
+    for_s: float | None = Field(default=None, gt=0)
+    factor: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Event:
+        if self.event == "stall" and self.for_s is None:
+            raise ValueError("a stall should have for_s")
+        if (self.event == "slow") != (self.factor is not None):
+            raise ValueError("slow should have a factor, and nothing else should")
+        return self
+
+
+class FleetFile(_Strict):
+    """A fleet. The keys from `sigma` on are for every device that has none of its own."""
+
+    name: str | None = None
+    models: tuple[ModelProfile, ...] = ()
+    boxes: tuple[Box, ...] = Field(min_length=1)
+    script: tuple[Event, ...] = ()
+    sigma: float = Field(default=0.0, ge=0, le=2)
+    bias: float = Field(default=1.0, gt=0)
+    misprediction: float = Field(default=0.0, ge=0, lt=1)
+    drift: tuple[Drift, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_models(self) -> FleetFile:
+        for box in self.boxes:
+            for device in box.devices:
+                if not self.models and not device.models:
+                    raise ValueError(f"device {device.id!r} has no models, nor has the fleet")
+        return self
+
+    def fleet(self, name: str, folder: Path) -> Fleet:
+        """What the file describes."""
+        devices = []
+        for box in self.boxes:
+            link = box.link.link(folder) if box.link is not None else None
+            devices += [self._device(box, each, link) for each in box.devices]
+        incidents = [
+            Incident(
+                round(e.at_s * _S),
+                e.target,
+                e.event,
+                None if e.for_s is None else round(e.for_s * _S),
+                e.factor or 1.0,
+            )
+            for e in self.script
+        ]
+        script = sorted(incidents, key=lambda incident: incident.at_ns)
+        return Fleet(self.name or name, tuple(devices), tuple(script))
+
+    def _device(self, box: Box, device: DeviceFile, link: Link | None) -> Device:
+        far = link is not None
+        profiles = device.models or self.models
+        scale = 1.0 if device.models else device.time_scale
+        ranks: dict[str, int] = {}
+        offers = []
+        for profile in profiles:
+            rank = ranks[profile.name] = ranks.get(profile.name, -1) + 1
+            offers.append(profile.offer(scale, rank))
+        transfer_ns = (0, 0.0) if link is None else link.expected()
+        lead_ms = device.lead_ms
+        if lead_ms is None:
+            lead_ms = _LOCAL_LEAD_MS + transfer_ns[0] / _MS
+        spec = TargetSpec(
+            f"{box.name}/{device.id}" if far else device.id,
+            tuple(offers),
+            device.slots or device.width + 1,
+            round(lead_ms * _MS),
+            cost_per_request=device.cost_per_request,
+            cost_per_s=device.cost_per_s,
+            remote=far,
+            width=device.width,
+            transfer_ns=transfer_ns,
+        )
+        drift = self.drift if device.drift is None else device.drift
+        truth = Truth(
+            self.sigma if device.sigma is None else device.sigma,
+            self.bias if device.bias is None else device.bias,
+            self.misprediction if device.misprediction is None else device.misprediction,
+            tuple(sorted((round(step.at_s * _S), step.factor) for step in drift)),
+        )
+        return Device(spec, link, truth)
+
+
+def read_fleet(path: Path) -> Fleet:
+    """Reads a file; the paths in it begin in its folder.
+
+    Raises:
+        ConfigError: With every mistake in it, and its line.
+        TraceError: The recording of a link can't be read.
+        FleetError: Two targets share a name, or the script names one that isn't there.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it isn't text"
+        raise ConfigError(str(path), [Problem("", f"can't be read: {why}")]) from None
+    data, node = read_yaml(text, str(path))
+    return parse_fleet(data, node, str(path), path.parent)
+
+
+def parse_fleet(data: Any, node: Node | None, source: str, folder: Path) -> Fleet:
+    """A fleet from the mapping that describes it; errors as in `read_fleet`."""
+    try:
+        file = FleetFile.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(source, problems_of(error, FleetFile, node)) from None
+    return file.fleet(Path(source).stem, folder)

@@ -1,0 +1,149 @@
+"""Fleets from anywhere: a file, a running box, or a table of profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+from replay.fleet import Device, Fleet, FleetError, quantile_samples
+from replay.fleet_file import read_fleet
+from replay.readers import Lines, TraceError, open_lines
+from replay.readers.columns import header_cells
+from replay.readers.lines import shown
+from scheduler.core.offers import Offer
+from scheduler.core.targets import TargetSpec
+
+CONNECT_TIMEOUT_S = 2.0
+
+_P95 = NormalDist().inv_cdf(0.95)
+_COLUMNS = "model, accelerator, batch, 50th and 90th percentile"
+_WORDS = {
+    "model": ("model",),
+    "accelerator": ("accelerator", "device", "target", "hardware"),
+    "batch": ("batch",),
+    "p50": ("50", "median"),
+    "p90": ("90",),
+}
+_UNITS = {"_us": 1e3, "(us)": 1e3, "_s": 1e9, "(s)": 1e9}
+
+
+def load_fleet(source: str | Path) -> Fleet:
+    """A fleet from a file (YAML, or CSV of profiles), or with `live` from this machine's box.
+
+    Raises:
+        FleetError: It can't be used.
+        LaxityError: A mistake in a file, or the box can't be reached.
+        TraceError: A mistake in a table, or in the recording of a link.
+    """
+    if str(source) == "live" or "://" in str(source):
+        return live_fleet(None if str(source) == "live" else str(source))
+    path = Path(source)
+    if path.suffix in (".csv", ".gz"):
+        return table_fleet(path)
+    return read_fleet(path)
+
+
+def live_fleet(url: str | None) -> Fleet:
+    """The targets of a running box, with what they have measured.
+
+    Args:
+        url: As in `Client`; None is this machine's.
+
+    Raises:
+        LaxityError: The box can't be reached.
+        FleetError: It has nothing ready.
+    """
+    from scheduler import Client
+
+    with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
+        return fleet_of_models(client.models())
+
+
+def fleet_of_models(said: Mapping[str, Any]) -> Fleet:
+    """The fleet of a box, from what it says of its models (see `Client.models`).
+
+    Raises:
+        FleetError: Nothing of it is ready.
+    """
+    offers: dict[str, list[Offer]] = {}
+    for model in said["models"]:
+        for rank, variant in enumerate(model["variants"]):
+            for place in variant["targets"]:
+                samples = {
+                    int(batch): quantile_samples(ms["p50"] * 1e6, ms["p95"] * 1e6, _P95)
+                    for batch, ms in place["latency_ms"].items()
+                }
+                offer = Offer(
+                    model["name"],
+                    variant["name"],
+                    place["runtime"],
+                    samples,
+                    rank,
+                    place.get("accuracy"),
+                )
+                offers.setdefault(place["target"], []).append(offer)
+    if not offers:
+        raise FleetError("the box has measured nothing yet; `laxity models` shows how far it is")
+    devices = [Device(TargetSpec(name, tuple(each))) for name, each in sorted(offers.items())]
+    return Fleet("live", tuple(devices), notes=("targets and profiles of a running box",))
+
+
+def table_fleet(path: Path) -> Fleet:
+    """A fleet from a table of profiles: one target per accelerator.
+
+    The columns may be in any order and among others, and are found by a word in their names:
+    model, accelerator, batch, 50, 90. Latencies are in milliseconds unless the name ends in
+    `_us` or `_s`.
+
+    Raises:
+        TraceError: The table can't be read as one.
+        FleetError: A batch size 1 is missing.
+    """
+    found: dict[str, dict[str, dict[int, tuple[int, ...]]]] = {}
+    with open_lines(path) as lines:
+        places, header = _header(lines)
+        for line in lines:
+            cells = [cell.strip().strip('"') for cell in line.split(",")]
+            if len(cells) != len(header):
+                wanted = f"{len(header)} columns, as in the header"
+                raise lines.error(f"{len(cells)} columns in {shown(line)}", wanted)
+            model, device = cells[places["model"]], cells[places["accelerator"]]
+            batch = lines.count(cells[places["batch"]], "the batch size")
+            p50_ns, p90_ns = (_ns(lines, cells, header, places[name]) for name in ("p50", "p90"))
+            if batch < 1 or p50_ns <= 0 or p90_ns < p50_ns:
+                wanted = "a batch size from 1, and 0 < 50th percentile <= 90th percentile"
+                raise lines.error(f"{batch}, {p50_ns / 1e6:g} and {p90_ns / 1e6:g} ms", wanted)
+            sizes = found.setdefault(device, {}).setdefault(model, {})
+            sizes[batch] = quantile_samples(p50_ns, p90_ns)
+        if not found:
+            raise TraceError(lines.path, None, "no profile", f"rows of {_COLUMNS}")
+    return Fleet(path.stem, tuple(_devices(found)))
+
+
+def _header(lines: Lines) -> tuple[dict[str, int], list[str]]:
+    header = header_cells(next(lines, ""))
+    places = {}
+    for name, words in _WORDS.items():
+        fits = [i for i, cell in enumerate(header) if any(word in cell for word in words)]
+        if not fits:
+            raise lines.error(f"no column {name} in {shown(','.join(header))}", _COLUMNS)
+        places[name] = fits[0]
+    return places, header
+
+
+def _ns(lines: Lines, cells: list[str], header: list[str], place: int) -> float:
+    unit = next((ns for end, ns in _UNITS.items() if header[place].endswith(end)), 1e6)
+    return lines.number_from_0(cells[place], header[place]) * unit
+
+
+def _devices(found: dict[str, dict[str, dict[int, tuple[int, ...]]]]) -> list[Device]:
+    devices = []
+    for device, models in found.items():
+        try:
+            offers = [Offer(model, "default", "table", sizes) for model, sizes in models.items()]
+        except ValueError as error:
+            raise FleetError(f"accelerator {device!r}: {error}") from None
+        devices.append(Device(TargetSpec(device, tuple(offers))))
+    return devices

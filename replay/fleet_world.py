@@ -1,0 +1,254 @@
+"""What is true of a fleet whatever its scheduler believes: links, slow spells, stalls."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from replay.links import LinkTrace
+
+RESEND_NS = 200_000_000
+"""What is lost on a link is sent again after so long, as TCP does at the least."""
+
+FAR_NS = 1 << 61
+"""A time that is never reached."""
+
+_ATTEMPTS = 20
+_NO_LINK = LinkTrace()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way to another box.
+
+    Attributes:
+        rtt_ns: The round trip of something small; that of a recording comes on top.
+        byte_ns: Nanoseconds per byte; what a recording's capacity needs comes on top.
+        trace: A recording; None where the link is always the same.
+    """
+
+    rtt_ns: int = 0
+    byte_ns: float = 0.0
+    trace: LinkTrace | None = None
+
+    def out_ns(self, sent_ns: int, size_bytes: int) -> int:
+        """How long so many bytes take to get there, from then on."""
+        trace = self.trace or _NO_LINK
+        left_ns = self._left_ns(sent_ns)
+        through_ns = trace.transfer_ns(left_ns, size_bytes) + int(self.byte_ns * size_bytes)
+        way_ns = (self.rtt_ns + trace.rtt_ns(left_ns)) // 2
+        return left_ns - sent_ns + through_ns + way_ns
+
+    def back_ns(self, sent_ns: int) -> int:
+        """How long a small answer takes to come back."""
+        trace = self.trace or _NO_LINK
+        left_ns = self._left_ns(sent_ns)
+        return left_ns - sent_ns + (self.rtt_ns + trace.rtt_ns(left_ns) + 1) // 2
+
+    def _left_ns(self, sent_ns: int) -> int:
+        """When what is not lost is sent."""
+        if self.trace is not None and self.trace.loss:
+            for _ in range(_ATTEMPTS):
+                if not self.trace.lost(sent_ns):
+                    break
+                sent_ns += RESEND_NS
+        return sent_ns
+
+    def expected(self) -> tuple[int, float]:
+        """What a scheduler that knows the link reckons with: ns for both ways, ns per byte."""
+        rtt_ns, byte_ns = self.rtt_ns, self.byte_ns
+        if self.trace is not None and self.trace.delay is not None:
+            rtt_ns += self.trace.delay.quantile_ns(0.5)
+        if self.trace is not None and self.trace.capacity is not None:
+            byte_ns += 8e9 / self.trace.capacity.mean_bps
+        return rtt_ns, byte_ns
+
+    def least_ns(self) -> tuple[int, int]:
+        """The least time there and back."""
+        rtt_ns = self.rtt_ns
+        if self.trace is not None and self.trace.delay is not None:
+            rtt_ns += self.trace.delay.quantile_ns(0.0)
+        return rtt_ns // 2, rtt_ns // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a target fares over time.
+
+    Attributes:
+        slow: From when on batches that begin take how many times as long, in order.
+        stalls: From when until when nothing moves there, in order and apart.
+    """
+
+    slow: tuple[tuple[int, float], ...] = ()
+    stalls: tuple[tuple[int, int], ...] = ()
+
+    def factor(self, at_ns: int) -> float:
+        """How many times as long a batch takes that begins then."""
+        place = bisect_right(self.slow, at_ns, key=lambda step: step[0])
+        return self.slow[place - 1][1] if place else 1.0
+
+    def freed_ns(self, at_ns: int) -> int:
+        """When something that should move then does."""
+        for from_ns, until_ns in self.stalls:
+            if from_ns <= at_ns < until_ns:
+                return until_ns
+        return at_ns
+
+    def ends_ns(self, begun_ns: int, service_ns: int) -> int:
+        """When a batch is done, of which nothing gets done in a stall."""
+        if self.slow:
+            service_ns = max(1, int(service_ns * self.factor(begun_ns)))
+        end_ns = begun_ns + service_ns
+        for from_ns, until_ns in self.stalls:
+            if begun_ns < until_ns and end_ns > from_ns:
+                end_ns += until_ns - max(from_ns, begun_ns)
+        return end_ns
+
+
+class FleetWorld:
+    """The world of one fleet, for the simulator.
+
+    Args:
+        links: By target id, for those that are far.
+        courses: By target id, for those that do not fare evenly.
+        widths: By target id, for those that run several batches at once.
+    """
+
+    def __init__(
+        self, links: Mapping[str, Link], courses: Mapping[str, Course], widths: Mapping[str, int]
+    ) -> None:
+        """Takes them as they are."""
+        self._links = links
+        self._courses = courses
+        self._widths = widths
+
+    def width(self, target_id: str) -> int:
+        """As in `World`."""
+        return self._widths.get(target_id, 1)
+
+    def is_far(self, target_id: str) -> bool:
+        """As in `World`."""
+        return target_id in self._links
+
+    def lands_ns(self, target_id: str, size_bytes: int, sent_ns: int) -> int:
+        """As in `World`. A stall of a target that is far is one of its link."""
+        left_ns = self._freed_ns(target_id, sent_ns)
+        return left_ns + self._links[target_id].out_ns(left_ns, size_bytes)
+
+    def heard_ns(self, target_id: str, ended_ns: int) -> int:
+        """As in `World`."""
+        left_ns = self._freed_ns(target_id, ended_ns)
+        return left_ns + self._links[target_id].back_ns(left_ns)
+
+    def ends_ns(self, target_id: str, begun_ns: int, service_ns: int) -> int:
+        """As in `World`."""
+        course = self._courses.get(target_id)
+        if course is None:
+            return begun_ns + service_ns
+        if target_id in self._links:
+            return begun_ns + max(1, int(service_ns * course.factor(begun_ns)))
+        return course.ends_ns(begun_ns, service_ns)
+
+    def _freed_ns(self, target_id: str, at_ns: int) -> int:
+        course = self._courses.get(target_id)
+        return at_ns if course is None else course.freed_ns(at_ns)
+
+
+# -- scripts
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that happens to a target.
+
+    Attributes:
+        at_ns: When.
+        target_id: To which.
+        what: `down` and `up` are told to the scheduler; `stall` and `slow` are not.
+        for_ns: How long a stall or a slow spell lasts; None is for ever. How long until a target
+            that is down says that it will be back; None is that it says nothing.
+        factor: How many times as long everything takes that is slow.
+    """
+
+    at_ns: int
+    target_id: str
+    what: str
+    for_ns: int | None = None
+    factor: float = 1.0
+
+
+def course_of(
+    script: Sequence[Incident], target_id: str, drift: Sequence[tuple[int, float]]
+) -> Course:
+    """How a target fares, by a script and by the drift that is its own."""
+    own = [incident for incident in script if incident.target_id == target_id]
+    spells = [
+        (i.at_ns, FAR_NS if i.for_ns is None else i.at_ns + i.for_ns, i.factor)
+        for i in own
+        if i.what == "slow"
+    ]
+    edges = {edge for start, end, _ in spells for edge in (start, end)}
+    edges |= {at_ns for at_ns, _ in drift}
+    slow = []
+    for at_ns in sorted(edges - {FAR_NS}):
+        factor = math.prod([f for start, end, f in spells if start <= at_ns < end])
+        drifts = [f for since_ns, f in drift if since_ns <= at_ns]
+        slow.append((at_ns, factor * (drifts[-1] if drifts else 1.0)))
+    stalls = [(i.at_ns, i.at_ns + (i.for_ns or 0)) for i in own if i.what == "stall"]
+    return Course(tuple(slow), tuple(_merged(stalls)))
+
+
+def spans_up(script: Sequence[Incident], target_id: str) -> list[tuple[int, int]]:
+    """From when until when a target is up, without losing what it runs."""
+    spans: list[tuple[int, int]] = []
+    since: int | None = -FAR_NS
+    for incident in script:
+        if incident.target_id != target_id:
+            continue
+        if incident.what == "down" and since is not None:
+            spans.append((since, incident.at_ns))
+            since = None
+        elif incident.what == "up":
+            if since is not None and since < incident.at_ns:
+                spans.append((since, incident.at_ns))  # A replacement loses what is running.
+            since = incident.at_ns
+    if since is not None:
+        spans.append((since, FAR_NS))
+    return spans
+
+
+def without_stalls(
+    up: Sequence[tuple[int, int]], course: Course, longest_ns: int
+) -> list[tuple[int, int]]:
+    """The spans without stalls, each longer by the longest batch.
+
+    What a batch that a stall interrupts would get done after it is so reckoned before it, which
+    is never too late.
+    """
+    longest_ns = int(longest_ns * max([factor for _, factor in course.slow], default=1.0) + 1)
+    spans = deque(up)
+    kept: list[tuple[int, int]] = []
+    while spans:
+        from_ns, until_ns = spans.popleft()
+        for stall_ns, over_ns in course.stalls:
+            ends_ns = stall_ns + longest_ns
+            if from_ns < stall_ns and ends_ns < over_ns < until_ns:
+                spans.appendleft((over_ns, until_ns))
+                until_ns = ends_ns
+                break
+        kept.append((from_ns, until_ns))
+    return kept
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for from_ns, until_ns in sorted(spans):
+        if merged and from_ns <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(until_ns, merged[-1][1])
+        else:
+            merged.append((from_ns, until_ns))
+    return merged

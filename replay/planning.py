@@ -1,0 +1,231 @@
+"""What `laxity replay` is asked for, as experiments."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from replay.experiment import Experiment
+from replay.fleet import Device, Fleet, FleetError
+from replay.fleet_sources import load_fleet
+from replay.readers import FORMATS, open_trace
+from replay.scenarios import load_scenario, scenario_names, standard_scenarios
+from replay.sources import JournalSource, WorkloadSource, load_of
+from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
+
+SCENARIOS = "scenarios"
+"""The source that is all standard scenarios."""
+
+DEADLINE_SCALE = 5.0
+"""The deadline of a trace without deadlines, as a multiple of the base latency."""
+
+_JOURNAL = ".journal"
+
+
+class AskError(ValueError):
+    """What was asked for can't be done; the message says what could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What was asked for, in the words of the command line.
+
+    Attributes:
+        source: `scenarios`, a scenario's name, a file or a folder.
+        fleet: A file, `live` or a box's address.
+        load: A share of the fleet's capacity.
+        rate_scale: By how much to multiply a trace's rate.
+        speed: How much faster to play a trace.
+        slice: `FROM:TO` in seconds.
+        format: Of a trace.
+        model: Of a trace's requests.
+        deadline_ms: Of a trace's requests.
+        requests: At most so many.
+        only: Which of the scenarios.
+        bound: Whether to compute the bound.
+        url: Of the running box.
+    """
+
+    source: str
+    fleet: str | None = None
+    load: float | None = None
+    rate_scale: float = 1.0
+    speed: float = 1.0
+    slice: str | None = None
+    format: str | None = None
+    model: str | None = None
+    deadline_ms: float | None = None
+    requests: int | None = None
+    only: str = "*"
+    bound: bool = True
+    url: str | None = None
+
+
+def plan(ask: Ask, live: bool = False) -> list[Experiment]:
+    """The experiments that were asked for.
+
+    Args:
+        ask: What was.
+        live: Whether a running box is to be played against; its targets are the fleet then.
+
+    Raises:
+        AskError: There is no such source, or an option has no meaning for it.
+        ConfigError, FleetError, ScenarioError, TraceError, WorkloadError: A file can't be used.
+        LaxityError: The box can't be reached.
+    """
+    if live and ask.fleet is None:
+        ask = replace(ask, fleet=ask.url or "live")
+    experiments = [replace(each, with_bound=ask.bound) for each in _planned(ask)]
+    for each in experiments:
+        # What is wrong with a source shows with its first request.
+        next(each.arrivals(1), None)
+    return experiments
+
+
+def _planned(ask: Ask) -> list[Experiment]:
+    path = Path(ask.source)
+    if ask.source == SCENARIOS:
+        return [_placed(s.experiment(ask.requests, ask.load), ask) for s in _standard(ask)]
+    if not path.exists():
+        return [_placed(_named(ask).experiment(ask.requests, ask.load), ask)]
+    if path.is_dir() or path.suffix == _JOURNAL:
+        return [_journal(ask, path)]
+    if path.suffix not in (".yaml", ".yml"):
+        return [_trace(ask, path)]
+    if _is_scenario(path):
+        return [_placed(load_scenario(path).experiment(ask.requests, ask.load), ask)]
+    return [_workload(ask, path.stem, load_workload(path))]
+
+
+def _standard(ask: Ask) -> Any:
+    _refuse_trace_options(ask)
+    return standard_scenarios(ask.only)
+
+
+def _named(ask: Ask) -> Any:
+    _refuse_trace_options(ask)
+    names = scenario_names()
+    if ask.source in names:
+        return standard_scenarios(ask.source)[0]
+    near = difflib.get_close_matches(ask.source, [*names, SCENARIOS], 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"scenarios are {', '.join(names)}"
+    raise AskError(f"there is no file and no scenario called {ask.source!r}; {hint}")
+
+
+def _is_scenario(path: Path) -> bool:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return False  # The reader of workloads says why.
+    return isinstance(data, Mapping) and "workload" in data
+
+
+def _placed(experiment: Experiment, ask: Ask) -> Experiment:
+    """A scenario, on another fleet if one is given."""
+    return experiment if ask.fleet is None else replace(experiment, fleet=load_fleet(ask.fleet))
+
+
+def _workload(ask: Ask, name: str, workload: Workload) -> Experiment:
+    streams = workload.streams
+    traced = [stream for stream in streams if isinstance(stream, TraceStream)]
+    if not traced:
+        _refuse_trace_options(ask)
+    if ask.load is not None:
+        workload = workload.with_load(ask.load)
+    elif traced:
+        workload = replace(
+            workload, streams=tuple(_retimed(s, ask) if s in traced else s for s in streams)
+        )
+    if ask.requests is not None:
+        workload = replace(workload, requests=ask.requests)
+    return Experiment(name, WorkloadSource(workload), _fleet(ask), load_of(workload))
+
+
+def _retimed(stream: Any, ask: Ask) -> Any:
+    if ask.slice is not None:
+        stream = replace(stream, slice_s=_slice(ask.slice))
+    return replace(
+        stream, speed=stream.speed * ask.speed, rate_scale=stream.rate_scale * ask.rate_scale
+    )
+
+
+def _trace(ask: Ask, path: Path) -> Experiment:
+    if ask.load is not None:
+        raise AskError("the load of a trace can't be set; give it a --rate-scale")
+    if ask.format is not None and ask.format not in FORMATS:
+        near = difflib.get_close_matches(ask.format, FORMATS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FORMATS)}"
+        raise AskError(f"unknown trace format {ask.format!r}; {hint}")
+    fleet = _fleet(ask)
+    model = ask.model or fleet.models()[0]
+    entry = MixEntry(model)
+    if ask.deadline_ms is not None:
+        entry = replace(entry, deadline_ms=Fixed(ask.deadline_ms))
+    elif next(open_trace(path, ask.format)).budget_ns is None:
+        entry = replace(entry, deadline_scale=Fixed(DEADLINE_SCALE))
+    stream = TraceStream(
+        path, Mix([entry]), ask.format, ask.speed, ask.rate_scale, _slice(ask.slice)
+    )
+    workload = Workload((stream,), requests=ask.requests)
+    note = f"every request of the trace is one of model {model!r}"
+    fleet = replace(fleet, notes=(*fleet.notes, note))
+    return Experiment(path.name.split(".")[0], WorkloadSource(workload), fleet)
+
+
+def _journal(ask: Ask, path: Path) -> Experiment:
+    if ask.load is not None:
+        raise AskError("the load of a journal can't be set; give it a --rate-scale")
+    source = JournalSource(path, ask.speed, ask.rate_scale, _slice(ask.slice), ask.requests)
+    fleet = _journal_fleet(path) if ask.fleet is None else load_fleet(ask.fleet)
+    return Experiment(path.stem, source, fleet)
+
+
+def _journal_fleet(path: Path) -> Fleet:
+    """The targets that the journal tells of, as they were measured."""
+    from replay.journal import targets
+
+    specs = targets(path, lambda _: None)
+    devices = tuple(Device(spec) for spec in specs if spec.offers)
+    if not devices:
+        raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
+    return Fleet("journal", devices, notes=("targets and profiles as in the journal",))
+
+
+def _fleet(ask: Ask) -> Fleet:
+    return load_fleet(ask.fleet or ask.url or "live")
+
+
+def _refuse_trace_options(ask: Ask) -> None:
+    given = {
+        "--slice": ask.slice is not None,
+        "--speed": ask.speed != 1,
+        "--rate-scale": ask.rate_scale != 1,
+        "--format": ask.format is not None,
+        "--deadline-ms": ask.deadline_ms is not None,
+        "--model": ask.model is not None,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise AskError(f"{option} is for traces and journals, which {ask.source} isn't")
+
+
+def _slice(text: str | None) -> tuple[float, float | None]:
+    if text is None:
+        return 0.0, None
+    start, colon, end = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        found = float(start or 0), float(end) if end else None
+    except ValueError:
+        raise AskError(f"--slice is FROM:TO in seconds, such as 60:120, not {text!r}") from None
+    last = math.inf if found[1] is None else found[1]
+    if not 0 <= found[0] < last:
+        raise AskError(f"--slice goes from a second to a later one, not {text!r}")
+    return found

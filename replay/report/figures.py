@@ -1,0 +1,204 @@
+"""What a report needs of a run: shares, quantiles and bins, small however long the run was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.results import ANSWERED, RunResult, Sample, Tally
+
+Floats = npt.NDArray[np.float64]
+
+BINS = 96
+"""Over time."""
+RATIO_STEPS = 200
+RATIO_HIGH = 2.0
+"""How far latency as a share of the deadline is looked at, and in how many steps."""
+
+ENDINGS = ("on time", "late", "refused", "expired", "failed")
+_REFUSED = ("infeasible", "overloaded", "unavailable")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A run over time, in `BINS` bins from its start.
+
+    Attributes:
+        end_s: Where the last bin ends, in seconds.
+        endings: Requests per second by ending, at the time they were due: (endings, bins).
+        queue_mean: Mean length of the queue.
+        queue_high: Its greatest length.
+        busy: For each target the share of the time in which it held a batch.
+    """
+
+    end_s: float
+    endings: Floats
+    queue_mean: Floats
+    queue_high: Floats
+    busy: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is told of one run.
+
+    Attributes:
+        result: The run.
+        requests: How many there were.
+        on_time: The share of the weight that was on time.
+        of_bound: The same as a share of the bound.
+        p50_ms: Median latency of the results.
+        p99_ms: 99 % quantile of it.
+        endings: How many ended how.
+        within: Share of the weight answered within 0, 1, ... `RATIO_STEPS` steps of its budget.
+        timeline: What happened when; None where nothing did.
+    """
+
+    result: RunResult
+    requests: int
+    on_time: float
+    of_bound: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    endings: Mapping[str, int]
+    within: Floats
+    timeline: Timeline | None
+
+    def share(self, ending: str) -> float | None:
+        """The share of the requests that ended so; None without requests."""
+        return self.endings[ending] / self.requests if self.requests else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The kept rows of a run, side by side."""
+
+    intended_ns: npt.NDArray[np.int64]
+    latency_ns: npt.NDArray[np.int64]
+    budget_ns: npt.NDArray[np.int64]
+    weight: Floats
+    ending: npt.NDArray[np.int64]
+    answered: npt.NDArray[np.bool_]
+
+
+def figures(result: RunResult) -> Figures:
+    """Looks once at every row of a run."""
+    total = result.total()
+    columns = _columns(result)
+    latencies_ns = np.sort(columns.latency_ns[columns.answered])
+    return Figures(
+        result=result,
+        requests=total.requests,
+        on_time=total.on_time_share(),
+        of_bound=result.bound_share(),
+        p50_ms=_quantile_ms(latencies_ns, 0.5),
+        p99_ms=_quantile_ms(latencies_ns, 0.99),
+        endings=endings(total),
+        within=_within(columns),
+        timeline=_timeline(columns, result.timeline, result.rows.stride),
+    )
+
+
+def endings(tally: Tally) -> dict[str, int]:
+    """How many requests ended how: every one is in exactly one of `ENDINGS`."""
+    counts = Counter(dict.fromkeys(ENDINGS, 0))
+    for outcome, count in tally.outcomes.items():
+        counts[_ending(outcome, False)] += count
+    counts["late"] -= tally.on_time
+    counts["on time"] = tally.on_time
+    return dict(counts)
+
+
+def _ending(outcome: str, on_time: bool) -> str:
+    if on_time:
+        return "on time"
+    if outcome in ANSWERED:
+        return "late"
+    if outcome in _REFUSED:
+        return "refused"
+    return "expired" if outcome == "expired" else "failed"
+
+
+def _columns(result: RunResult) -> _Columns:
+    count = len(result.rows)
+    whole = np.zeros((3, count), np.int64)
+    weight = np.zeros(count)
+    ending = np.zeros(count, np.int64)
+    answered = np.zeros(count, np.bool_)
+    for index, row in enumerate(result.rows):
+        whole[:, index] = row.intended_ns, row.ended_ns - row.intended_ns, row.budget_ns
+        weight[index] = row.weight
+        ending[index] = ENDINGS.index(_ending(row.outcome, row.on_time))
+        answered[index] = row.outcome in ANSWERED
+    return _Columns(whole[0], whole[1], whole[2], weight, ending, answered)
+
+
+def _quantile_ms(latencies_ns: npt.NDArray[np.int64], quantile: float) -> float | None:
+    # The same rule as `RunResult.quantile_ms`, on rows that are sorted already.
+    if not len(latencies_ns):
+        return None
+    return float(latencies_ns[max(0, ceil(quantile * len(latencies_ns)) - 1)]) / 1e6
+
+
+def _within(columns: _Columns) -> Floats:
+    total = float(columns.weight.sum())
+    if not total:
+        return np.zeros(RATIO_STEPS + 1)
+    usable = columns.answered & (columns.budget_ns > 0)
+    ratio = columns.latency_ns[usable] / columns.budget_ns[usable]
+    order = np.argsort(ratio, kind="stable")
+    summed = np.concatenate([[0.0], np.cumsum(columns.weight[usable][order])])
+    steps = np.arange(RATIO_STEPS + 1) / (RATIO_STEPS / RATIO_HIGH)
+    return np.asarray(summed[np.searchsorted(ratio[order], steps, side="right")] / total)
+
+
+def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Timeline | None:
+    last_ns = max(
+        int(columns.intended_ns.max(initial=0)), max((each.at_ns for each in samples), default=0)
+    )
+    if last_ns <= 0:
+        return None
+    edges_ns = np.linspace(0.0, float(last_ns), BINS + 1)
+    at = np.clip(columns.intended_ns * BINS // last_ns, 0, BINS - 1)
+    counts = np.zeros((len(ENDINGS), BINS))
+    np.add.at(counts, (columns.ending, at), float(stride))
+    at_ns = np.array([sample.at_ns for sample in samples], np.float64)
+    queued = np.array([sample.queued for sample in samples], np.float64)
+    names = sorted({name for sample in samples for name in sample.busy})
+    busy = {
+        name: np.array([sample.busy.get(name, 0) > 0 for sample in samples], np.float64)
+        for name in names
+    }
+    return Timeline(
+        end_s=last_ns / 1e9,
+        endings=counts / (last_ns / 1e9 / BINS),
+        queue_mean=_mean(at_ns, queued, edges_ns),
+        queue_high=_high(at_ns, queued, edges_ns),
+        busy={name: _mean(at_ns, held, edges_ns) for name, held in busy.items()},
+    )
+
+
+def _mean(at_ns: Floats, values: Floats, edges_ns: Floats) -> Floats:
+    """Mean over time in each bin of what keeps each value until the next; 0 before the first."""
+    if not len(at_ns):
+        return np.zeros(BINS)
+    until_ns = np.append(at_ns, max(edges_ns[-1], at_ns[-1]))
+    area = np.concatenate([[0.0], np.cumsum(values * np.diff(until_ns))])
+    found = np.diff(np.interp(edges_ns, until_ns, area)) / np.diff(edges_ns)
+    return np.asarray(found, np.float64)
+
+
+def _high(at_ns: Floats, values: Floats, edges_ns: Floats) -> Floats:
+    """The greatest value in each bin of what keeps each value until the next."""
+    if not len(at_ns):
+        return np.zeros(BINS)
+    before = np.searchsorted(at_ns, edges_ns[:-1], side="right") - 1
+    high = np.where(before >= 0, values[np.maximum(before, 0)], 0.0)
+    at = np.clip(np.searchsorted(edges_ns, at_ns, side="right") - 1, 0, BINS - 1)
+    np.maximum.at(high, at, values)
+    return np.asarray(high, np.float64)

@@ -1,0 +1,182 @@
+"""One run over time: how requests ended, the queue, and what the targets did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from replay.report.figures import BINS, ENDINGS, Floats, Timeline
+from replay.report.svg import (
+    WIDTH,
+    Scale,
+    count_axis,
+    drawing,
+    el,
+    hover,
+    line,
+    number,
+    shorten,
+    text,
+    ticks,
+)
+
+_LEFT, _RIGHT = 76.0, 8.0
+_ENDINGS_HEIGHT, _QUEUE_HEIGHT, _STRIP = 84.0, 56.0, 14.0
+_TARGETS = 12
+_LEVELS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Heights:
+    """What the panels of several runs share, so that they can be compared.
+
+    Attributes:
+        end_s: How long the longest took.
+        rate: The most requests per second.
+        queue: The longest queue.
+    """
+
+    end_s: float
+    rate: float
+    queue: float
+
+
+def heights(timelines: Sequence[Timeline]) -> Heights:
+    """The greatest values of several runs."""
+    return Heights(
+        max((each.end_s for each in timelines), default=1.0),
+        max((float(each.endings.sum(axis=0).max()) for each in timelines), default=1.0),
+        max((float(each.queue_high.max()) for each in timelines), default=1.0),
+    )
+
+
+def time_chart(label: str, shown: Timeline, shared: Heights) -> Markup:
+    """Endings stacked, queue, and targets, one below another on one axis of time."""
+    across = Scale(0.0, shared.end_s, _LEFT, WIDTH - _RIGHT)
+    edges = [across(shown.end_s * index / BINS) for index in range(BINS + 1)]
+    y = 22.0
+    rates = Scale(0.0, count_axis("", shared.rate, 3).high, y + _ENDINGS_HEIGHT, y)
+    parts = [text(0, 9, "requests per second, by how they ended", class_="axis")]
+    parts += [_levels(rates, shared.rate), _stack(shown.endings, edges, rates)]
+    y = rates.start + 34
+    parts.append(text(0, y - 12, "waiting: mean (line) and most (area)", class_="axis"))
+    queue = Scale(0.0, count_axis("", max(1.0, shared.queue), 2).high, y + _QUEUE_HEIGHT, y)
+    parts += [_levels(queue, max(1.0, shared.queue), 2), _queue(shown, edges, queue)]
+    y = queue.start + 26
+    names = sorted(shown.busy)[:_TARGETS]
+    if names:
+        more = f", {_TARGETS} of {len(shown.busy)} targets" if len(shown.busy) > _TARGETS else ""
+        parts.append(
+            text(0, y - 5, f"busy: share of the time, darker is more{more}", class_="axis")
+        )
+    else:
+        y -= 18
+    for name in names:
+        parts.append(_strip(name, shown.busy[name], edges, y))
+        y += _STRIP
+    return drawing(y + 32, label, *parts, _time_axis(shared.end_s, across, y))
+
+
+def _levels(up: Scale, most: float, wanted: int = 3) -> Markup:
+    parts = []
+    for value, words in count_axis("", most, wanted).ticks:
+        parts.append(line(_LEFT, up(value), WIDTH - _RIGHT, up(value), "level"))
+        parts.append(text(_LEFT - 5, up(value) + 3.5, words, anchor="end"))
+    return Markup("").join(parts)
+
+
+def _time_axis(end_s: float, across: Scale, y: float) -> Markup:
+    unit, factor = next(
+        (unit, factor)
+        for unit, factor, least in (
+            ("h", 3600, 10800),
+            ("min", 60, 300),
+            ("s", 1, 1),
+            ("ms", 1e-3, 0),
+        )
+        if end_s >= least
+    )
+    parts = [line(_LEFT, y + 3, WIDTH - _RIGHT, y + 3, "base")]
+    for value, words in ticks(0.0, end_s / factor, 5):
+        parts.append(text(across(value * factor), y + 15, words, anchor="middle"))
+    middle = (across.start + across.end) / 2
+    parts.append(
+        text(middle, y + 29, f"time since the start ({unit})", anchor="middle", class_="axis")
+    )
+    return Markup("").join(parts)
+
+
+def _stack(endings: Floats, edges: Sequence[float], up: Scale) -> Markup:
+    parts = []
+    below = np.zeros(BINS)
+    for index, name in enumerate(ENDINGS):
+        above = below + endings[index]
+        if endings[index].any():
+            share = endings[index].sum() / endings.sum()
+            d = _area(edges, [up(v) for v in above], [up(v) for v in below])
+            parts.append(el("path", hover(f"{name}: {share * 100:.1f} %"), d=d, class_=f"e{index}"))
+        below = above
+    return Markup("").join(parts)
+
+
+def _area(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
+    """Steps along the tops and back along the bottoms."""
+    there = _steps(edges, tops)
+    back = _steps(edges[::-1], bottoms[::-1])
+    return f"M{there}L{back}Z"
+
+
+def _steps(edges: Sequence[float], levels: Sequence[float]) -> str:
+    parts = [f"{number(edges[0])} {number(levels[0])}"]
+    for index, level in enumerate(levels):
+        if index == len(levels) - 1 or number(levels[index + 1]) != number(level):
+            parts.append(f"H{number(edges[index + 1])}")
+            if index < len(levels) - 1:
+                parts.append(f"V{number(levels[index + 1])}")
+    return "".join(parts)
+
+
+def _queue(shown: Timeline, edges: Sequence[float], up: Scale) -> Markup:
+    base = [up(0.0)] * BINS
+    high = _area(edges, [up(value) for value in shown.queue_high], base)
+    mean = "M" + _steps(edges, [up(value) for value in shown.queue_mean])
+    most = f"at most {shown.queue_high.max():,.0f} waited"
+    return el("path", hover(most), d=high, class_="queue") + el("path", d=mean, class_="line ink")
+
+
+def _strip(name: str, busy: Floats, edges: Sequence[float], y: float) -> Markup:
+    """A target's business as runs of equal shade: one path for each shade."""
+    level = np.ceil(np.clip(busy, 0.0, 1.0) * _LEVELS - 1e-9).astype(int).tolist()
+    runs: dict[int, list[str]] = {}
+    begin = 0
+    for index in range(1, BINS + 1):
+        if index == BINS or level[index] != level[begin]:
+            width = number(edges[index] - edges[begin])
+            shape = (
+                f"M{number(edges[begin])} {number(y + 1)}h{width}v{number(_STRIP - 3)}h-{width}z"
+            )
+            runs.setdefault(level[begin], []).append(shape)
+            begin = index
+    shades = [
+        el("path", d="".join(runs[shade]), class_="busy", fill_opacity=f"{shade / _LEVELS:g}")
+        for shade in sorted(runs)
+        if shade
+    ]
+    frame = el(
+        "rect",
+        x=edges[0],
+        y=y + 1,
+        width=edges[-1] - edges[0],
+        height=_STRIP - 3,
+        class_="idle",
+    )
+    return el(
+        "g",
+        hover(f"{name}: busy {float(busy.mean()) * 100:.0f} % of the time"),
+        text(_LEFT - 5, y + 10, shorten(name, 11), anchor="end"),
+        frame,
+        *shades,
+    )

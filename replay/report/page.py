@@ -1,0 +1,134 @@
+"""The report as one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from replay.report.cases import Study, differences, study
+from replay.report.figures import ENDINGS
+from replay.report.sections import (
+    calibration_chart,
+    calibrations,
+    case_chart,
+    case_parts,
+    cost_chart,
+    detailed,
+    difference_chart,
+    load_charts,
+)
+from replay.report.svg import legend_mark
+from replay.report.table import COLUMNS, cells, compared, notes
+from replay.results import RunResult
+
+
+def write_report(
+    results: Sequence[RunResult],
+    path: Path,
+    title: str = "Which policy is right for this traffic",
+    compare: tuple[str, str] | None = None,
+) -> None:
+    """Writes the report to a file; the same results give the same bytes.
+
+    Args:
+        results: The runs, in the order in which policies and scenarios are to appear.
+        path: Where to.
+        title: Its heading.
+        compare: Two policies to set against each other; without, those of results that have
+            exactly two.
+
+    Raises:
+        OSError: It can't be written.
+        ValueError: A policy of `compare` has no runs.
+    """
+    path.write_text(page(results, title, compare), encoding="utf-8", newline="\n")
+
+
+def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | None = None) -> str:
+    """The report as text."""
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found = study(results)
+    parts = {
+        "title": title,
+        "facts": _facts(found),
+        "notes": notes(found),
+        "columns": [column.title for column in COLUMNS],
+        "policies": _policies(found),
+        "endings": ENDINGS,
+        "by_case": _by_case(found),
+        "loads": load_charts(found),
+        "rest": case_chart(found),
+        "pair": None,
+        "cost": cost_chart(found),
+        **_calibration(found),
+        **_differences(found, compare),
+        "cases": [case_parts(found, case) for case in detailed(found)],
+        "case_count": len(found.cases),
+    }
+    return templates.get_template("page.html.j2").render(parts)
+
+
+def _facts(found: Study) -> str:
+    runs = list(found.runs())
+    against = {"sim": "simulated", "live": "against a running daemon"}
+    ways = sorted({run.result.against for run in runs}, reverse=True)
+    seeds = len({run.result.seed for run in runs})
+    counts = [
+        _count(len(found.policies), "policy", "policies"),
+        _count(len(found.cases), "case", "cases"),
+        _count(seeds, "seed", "seeds"),
+        _count(sum(run.requests for run in runs), "request", "requests"),
+    ]
+    return ", ".join(counts) + "; " + " and ".join(against[way] for way in ways)
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _policies(found: Study) -> list[dict[str, Any]]:
+    return [
+        {"name": policy, "mark": legend_mark(series), "cells": cells(found, policy)}
+        for series, policy in enumerate(found.policies)
+    ]
+
+
+def _by_case(found: Study) -> list[dict[str, Any]]:
+    if len(found.cases) < 2:
+        return []
+    return [
+        {
+            "name": case.name,
+            "policies": [
+                {"name": policy, "cells": cells(found, policy, case)}
+                for policy in found.policies
+                if (case, policy) in found.cells
+            ],
+        }
+        for case in found.cases
+    ]
+
+
+def _calibration(found: Study) -> dict[str, Any]:
+    said = calibrations(found)
+    rows = [
+        {"policy": each.policy, "gap": f"{each.gap * 100:+.1f}", "batches": f"{each.batches:,}"}
+        for each in said
+    ]
+    return {"calibration": calibration_chart(found, said), "calibration_rows": rows}
+
+
+def _differences(found: Study, compare: tuple[str, str] | None) -> dict[str, Any]:
+    pair = compared(found, compare)
+    if pair is None:
+        return {}
+    return {"pair": pair, "difference": difference_chart(pair, differences(found, *pair))}

@@ -1,0 +1,150 @@
+"""Charts of rows: bars from zero, and estimates with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from replay.report.lines import Point
+from replay.report.svg import (
+    WIDTH,
+    Axis,
+    Scale,
+    colour,
+    drawing,
+    el,
+    hover,
+    line,
+    mark,
+    shorten,
+    text,
+)
+
+_HEAD = 17.0
+_BAR = 15.0
+_GAP = 8.0
+_BOTTOM = 36.0
+_LETTERS = 17
+_EDGE = 14.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A quantity of a series.
+
+    Attributes:
+        name: Whose it is.
+        series: Gives the colour.
+        value: How long it is.
+        words: Its value with the unit, at its end.
+        low: Where its confidence interval begins; None without one.
+        high: Where it ends.
+    """
+
+    name: str
+    series: int
+    value: float
+    words: str
+    low: float | None = None
+    high: float | None = None
+
+
+def bar_chart(label: str, groups: Sequence[tuple[str, Sequence[Bar]]], x: Axis) -> Markup:
+    """Horizontal bars in groups, each with its name before it and its value after it."""
+    across = Scale(x.low, x.high, 112.0, WIDTH - 88.0)
+    parts: list[Markup] = []
+    y = 2.0
+    for head, bars in groups:
+        if head:
+            parts.append(text(0, y + 11, shorten(head, 58), class_="head"))
+            y += _HEAD
+        for bar in bars:
+            parts.append(_bar(bar, y, across))
+            y += _BAR
+        y += _GAP
+    y -= _GAP
+    return drawing(y + _BOTTOM, label, _axis(x, across, 0.0, y + 2), *parts)
+
+
+def _bar(bar: Bar, y: float, across: Scale) -> Markup:
+    middle = y + _BAR / 2
+    box = el(
+        "rect",
+        x=across.start,
+        y=y + 2,
+        width=across(bar.value) - across.start,
+        height=_BAR - 4,
+        class_=f"fill {colour(bar.series)}",
+    )
+    reach = across(bar.value if bar.high is None else bar.high)
+    whisker: Markup | str = ""
+    if bar.low is not None and bar.high is not None:
+        whisker = line(across(bar.low), middle, across(bar.high), middle, "interval")
+    return el(
+        "g",
+        hover(f"{bar.name}: {bar.words}"),
+        text(across.start - 5, middle + 3.5, shorten(bar.name, _LETTERS), anchor="end"),
+        box,
+        whisker,
+        text(reach + 4, middle + 3.5, bar.words, class_="name"),
+    )
+
+
+def _axis(x: Axis, across: Scale, top: float, bottom: float) -> Markup:
+    parts = [line(across.start, bottom, across.end, bottom, "base")]
+    for value, words in x.ticks:
+        parts.append(line(across(value), top, across(value), bottom, "level"))
+        parts.append(text(across(value), bottom + 13, words, anchor="middle"))
+    middle = (across.start + across.end) / 2
+    parts.append(text(middle, bottom + 29, x.title, anchor="middle", class_="axis"))
+    return Markup("").join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """A row of estimates.
+
+    Attributes:
+        name: Stands above them.
+        points: Series and estimate; only x counts, `low` and `high` along x.
+        bound: What they are measured against; None if unknown.
+    """
+
+    name: str
+    points: Sequence[tuple[int, Point]]
+    bound: float | None = None
+
+
+def dot_chart(label: str, rows: Sequence[Dots], x: Axis, zero: bool = False) -> Markup:
+    """Rows of marks with their intervals; `zero` draws a line at 0."""
+    across = Scale(x.low, x.high, _EDGE, WIDTH - _EDGE)
+    parts: list[Markup] = []
+    y = 0.0
+    for row in rows:
+        parts.append(text(0, y + 12, shorten(row.name, 58), class_="head"))
+        lanes = max(1, len(row.points))
+        height = min(40.0, max(12.0, 3.0 * lanes))
+        parts.append(_dots(row, y + _HEAD, height, across))
+        y += _HEAD + height + _GAP
+    if zero:
+        parts.insert(0, line(across(0.0), 0, across(0.0), y, "deadline"))
+    return drawing(y + _BOTTOM, label, _axis(x, across, 0.0, y), *parts)
+
+
+def _dots(row: Dots, y: float, height: float, across: Scale) -> Markup:
+    parts: list[Markup] = []
+    if row.bound is not None:
+        place = across(row.bound)
+        inside = hover(f"bound: {row.bound * 100:.1f} %")
+        box = {"x": place - 1.5, "y": y, "width": 3.0, "height": height}
+        parts.append(el("rect", inside, class_="bound-tick", **box))
+    step = height / max(1, len(row.points))
+    for lane, (series, point) in reversed(list(enumerate(row.points))):
+        middle = y + step * (lane + 0.5)
+        if point.low is not None and point.high is not None:
+            ends = across(point.low), middle, across(point.high), middle
+            parts.append(line(*ends, f"line {colour(series)} thin"))
+        parts.append(mark(across(point.x), middle, series, point.words))
+    return Markup("").join(parts)

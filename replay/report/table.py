@@ -1,0 +1,248 @@
+"""The numbers of a report: a row per policy for people, a row per run for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from replay.report.cases import Case, Difference, Measure, Study, differences, study
+from replay.report.figures import ENDINGS, figures
+from replay.report.statistics import Estimate
+from replay.results import RunResult
+
+_CASES_ON_TERMINAL = 12
+_WIDE, _NARROW = 140, 100
+_POLICY_WIDTH = 24
+_NOTHING = "–"  # noqa: RUF001 - a dash is what stands in an empty cell
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A quantity of the table.
+
+    Attributes:
+        title: Its name with the unit.
+        measure: Its value in a run.
+        write: How a mean and its half-width are written.
+    """
+
+    title: str
+    measure: Measure
+    write: Callable[[Estimate], str]
+
+
+def percent(found: Estimate) -> str:
+    """A share: `93.4 ± 0.5`, in per cent."""
+    return _with_width(found.mean * 100, found.half_width and found.half_width * 100, 1)
+
+
+def milliseconds(found: Estimate) -> str:
+    """A duration that is in milliseconds already."""
+    decimals = 2 if found.mean < 10 else 1 if found.mean < 100 else 0
+    return _with_width(found.mean, found.half_width, decimals)
+
+
+def money(found: Estimate) -> str:
+    """A cost, in whatever the fleet's costs are in."""
+    if not found.mean:
+        return "0"
+    decimals = next((d for d in range(8) if abs(found.mean) * 10**d >= 100), 7)
+    return _with_width(found.mean, found.half_width, decimals)
+
+
+def _with_width(mean: float, half_width: float | None, decimals: int) -> str:
+    text = f"{mean:,.{decimals}f}"
+    return text if half_width is None else f"{text} ± {half_width:,.{decimals}f}"
+
+
+def _share_of(ending: str) -> Measure:
+    return lambda run: run.share(ending)
+
+
+COLUMNS: Sequence[Column] = (
+    Column("on time %", lambda run: run.on_time, percent),
+    Column("of bound %", lambda run: run.of_bound, percent),
+    Column("p50 ms", lambda run: run.p50_ms, milliseconds),
+    Column("p99 ms", lambda run: run.p99_ms, milliseconds),
+    *(Column(f"{ending} %", _share_of(ending), percent) for ending in ENDINGS[1:]),
+    Column("cost", lambda run: run.result.cost, money),
+)
+"""What is told of a policy, in the order of the table."""
+
+
+def cells(found: Study, policy: str, case: Case | None = None) -> list[str]:
+    """A policy's row: means over seeds, of one case or of all."""
+    row = []
+    for column in COLUMNS:
+        if case is None:
+            value = found.overall(column.measure, policy)
+        else:
+            value = found.over_seeds(column.measure, policy, case)
+        row.append(_NOTHING if value is None else column.write(value))
+    return row
+
+
+def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
+    """A row per run, as `--json` has it; shares are of 1, what is unknown is None."""
+    rows = []
+    for result in results:
+        run = figures(result)
+        rows.append(
+            {
+                "scenario": result.scenario,
+                "load": result.load,
+                "policy": result.policy,
+                "seed": result.seed,
+                "against": result.against,
+                "requests": run.requests,
+                "on_time_share": run.on_time,
+                "bound": result.bound,
+                "bound_share": run.of_bound,
+                "p50_ms": run.p50_ms,
+                "p99_ms": run.p99_ms,
+                "cost": result.cost,
+                **{ending.replace(" ", "_"): run.endings[ending] for ending in ENDINGS},
+                "outcomes": dict(sorted(result.outcomes().items())),
+                "notes": list(result.notes),
+            }
+        )
+    return rows
+
+
+def points(found: Estimate) -> str:
+    """A difference of shares, in percentage points: `+1.2 ± 0.3`."""
+    text = f"{found.mean * 100:+.2f}"
+    return text if found.half_width is None else f"{text} ± {found.half_width * 100:.2f}"
+
+
+def verdict(difference: Difference) -> str:
+    """What a difference comes to, in words."""
+    if difference.estimate.half_width is None:
+        return "one seed: no interval"
+    return "clear" if difference.clear else "within chance"
+
+
+def notes(found: Study) -> list[str]:
+    """What a reader has to know before comparing."""
+    said = list(dict.fromkeys(note for run in found.runs() for note in run.result.notes))
+    if not found.even():
+        said.append(
+            "The policies did not all play the same cases with the same seeds: "
+            "their means over all cases are not of the same work."
+        )
+    strides = [run.result.rows.stride for run in found.runs()]
+    if max(strides, default=1) > 1:
+        said.append(
+            f"Of the longest run one request in {max(strides)} was kept: quantiles and charts "
+            "of latency and time are of these, shares and counts are of all."
+        )
+    return said
+
+
+def print_table(
+    results: Sequence[RunResult], console: Console, compare: tuple[str, str] | None = None
+) -> None:
+    """Prints means over seeds, by case and over all, and the paired differences of two policies.
+
+    Args:
+        results: The runs.
+        console: Where to.
+        compare: The two policies; without, those of results that have exactly two.
+    """
+    found = study(results)
+    if not found.policies:
+        console.print("There are no runs to report.")
+        return
+    for block in _blocks(found, console.width):
+        console.print(block)
+    pair = compared(found, compare)
+    if pair:
+        console.print(_differences_table(found, pair))
+    for note in notes(found):
+        console.print(Text(note, style="dim"))
+
+
+def _blocks(found: Study, width: int) -> list[Table]:
+    """A table per case, their columns aligned; what does not fit is left out.
+
+    Intervals other than that of the share on time go first, then the share that failed.
+    """
+    titles = [column.title for column in COLUMNS]
+    if width < _WIDE:
+        titles = [title.removesuffix(" %") for title in titles]
+    kept = [index for index in range(len(titles)) if width >= _NARROW or titles[index] != "failed"]
+    blocks: list[tuple[str, list[list[str]]]] = []
+    for name, case in _shown(found):
+        rows = []
+        for policy in found.policies:
+            row = cells(found, policy, case)
+            if width < _WIDE:
+                row[1:] = [cell.split(" ±")[0] for cell in row[1:]]
+            rows.append([policy, *(row[index] for index in kept)])
+        blocks.append((name, rows))
+    heads = ["policy", *(titles[index] for index in kept)]
+    columns = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    return [_block(name, heads, widths, rows, width < _NARROW) for name, rows in blocks]
+
+
+def _shown(found: Study) -> list[tuple[str, Case | None]]:
+    few = len(found.cases) <= _CASES_ON_TERMINAL
+    shown: list[tuple[str, Case | None]] = [(case.name, case) for case in found.cases if few]
+    if len(found.cases) > 1:
+        shown.append((f"mean of {len(found.cases)} cases", None))
+    return shown
+
+
+def _block(
+    name: str,
+    heads: Sequence[str],
+    widths: Sequence[int],
+    rows: Sequence[Sequence[str]],
+    tight: bool,
+) -> Table:
+    padding = (0, 0) if tight else (0, 1)
+    title = Text(name, style="bold")
+    table = Table(box=box.SIMPLE_HEAD, padding=padding, title=title, title_justify="left")
+    for index, (head, least) in enumerate(zip(heads, widths, strict=True)):
+        side: Literal["left", "right"] = "right" if index else "left"
+        most = None if index else min(least, _POLICY_WIDTH)
+        table.add_column(head, justify=side, no_wrap=True, min_width=most or least, max_width=most)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def compared(found: Study, asked: tuple[str, str] | None) -> tuple[str, str] | None:
+    """The two policies to set against each other, if there are.
+
+    Raises:
+        ValueError: One that was asked for has no runs.
+    """
+    if asked is None:
+        first_two = tuple(found.policies)
+        return (first_two[0], first_two[1]) if len(first_two) == 2 else None
+    for policy in asked:
+        if policy not in found.policies:
+            known = ", ".join(found.policies) or "none"
+            raise ValueError(f"no runs of policy '{policy}' to compare (there are: {known})")
+    return asked
+
+
+def _differences_table(found: Study, pair: tuple[str, str]) -> Table:
+    title = f"{pair[0]} less {pair[1]}: on time, percentage points"
+    table = Table("case", box=box.SIMPLE_HEAD, title=Text(title), title_justify="left")
+    table.add_column("difference", justify="right")
+    table.add_column("seeds", justify="right")
+    table.add_column("")
+    for each in differences(found, *pair):
+        name = each.case.name if each.case else "mean of all"
+        seeds = str(each.estimate.count)
+        table.add_row(*map(Text, (name, points(each.estimate), seeds, verdict(each))))
+    return table

@@ -1,0 +1,373 @@
+"""What came of playing a workload with a policy: the rows, the totals, and their JSON.
+
+Totals are exact however long a run was; rows are kept one in `stride`, so that a run of any
+length has a bounded result. Quantiles are of the rows that are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal
+
+ANSWERED = ("completed", "late")
+"""The outcomes with a result."""
+
+Against = Literal["sim", "live"]
+_COLUMNS = {"intended_ns": "q", "budget_ns": "q", "ended_ns": "q", "weight": "d", "on_time": "b"}
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request.
+
+    Attributes:
+        intended_ns: When it was due, from the start.
+        model: What was asked for.
+        variant: The variant that ran, or else the only one that was accepted; None otherwise.
+        target: Where it ran; None if nowhere, or if that isn't known.
+        priority: As in `Request`.
+        weight: As in `Request`.
+        budget_ns: From when it was due to its deadline.
+        outcome: How it ended, in the words of `Outcome`, or the code of an error; `none` where
+            nothing came back.
+        ended_ns: When it ended, from the start.
+        on_time: Whether the caller had a result within the budget.
+    """
+
+    intended_ns: int
+    model: str
+    variant: str | None
+    target: str | None
+    priority: int
+    weight: float
+    budget_ns: int
+    outcome: str
+    ended_ns: int
+    on_time: bool
+
+    @property
+    def latency_ns(self) -> int:
+        """From when it was due to its end."""
+        return self.ended_ns - self.intended_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A point of the timeline.
+
+    Attributes:
+        at_ns: When.
+        queued: Requests that waited.
+        busy: Batches that each target held.
+    """
+
+    at_ns: int
+    queued: int
+    busy: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Requests taken together, all of them counted.
+
+    Attributes:
+        requests: How many.
+        weight: What they weigh together.
+        on_time: How many had a result within the budget.
+        on_time_weight: What those weigh.
+        outcomes: How many ended how.
+    """
+
+    requests: int = 0
+    weight: float = 0.0
+    on_time: int = 0
+    on_time_weight: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.requests + other.requests,
+            self.weight + other.weight,
+            self.on_time + other.on_time,
+            self.on_time_weight + other.on_time_weight,
+            self.outcomes + other.outcomes,
+        )
+
+    def on_time_share(self) -> float:
+        """The share of the weight that had a result within the budget; 1 where nothing came."""
+        return self.on_time_weight / self.weight if self.weight else 1.0
+
+
+class Rows:
+    """Requests in the order in which they ended, as columns.
+
+    Args:
+        limit: How many are kept at most; beyond it every second one goes, again and again.
+
+    Attributes:
+        stride: One in so many was kept.
+        seen: How many there were.
+    """
+
+    def __init__(self, limit: int = 200_000) -> None:
+        """Has none."""
+        self.limit = limit
+        self.stride = 1
+        self.seen = 0
+        self._numbers = {name: array(code) for name, code in _COLUMNS.items()}
+        self._shape = array("l")
+        self._shapes: list[tuple[str, str | None, str | None, int, str]] = []
+        self._shape_of: dict[tuple[str, str | None, str | None, int, str], int] = {}
+
+    def append(self, row: Row) -> None:
+        """Takes in one more, unless its turn is not now."""
+        self.seen += 1
+        if (self.seen - 1) % self.stride:
+            return
+        if len(self._shape) >= self.limit:
+            self._thin()
+            if (self.seen - 1) % self.stride:
+                return
+        shape = (row.model, row.variant, row.target, row.priority, row.outcome)
+        place = self._shape_of.setdefault(shape, len(self._shapes))
+        if place == len(self._shapes):
+            self._shapes.append(shape)
+        self._shape.append(place)
+        for name, column in self._numbers.items():
+            column.append(getattr(row, name))
+
+    def _thin(self) -> None:
+        self.stride *= 2
+        self._shape = self._shape[::2]
+        self._numbers = {name: column[::2] for name, column in self._numbers.items()}
+
+    def __len__(self) -> int:
+        return len(self._shape)
+
+    def __getitem__(self, index: int) -> Row:
+        model, variant, target, priority, outcome = self._shapes[self._shape[index]]
+        at = {name: column[index] for name, column in self._numbers.items()}
+        return Row(
+            at["intended_ns"],
+            model,
+            variant,
+            target,
+            priority,
+            at["weight"],
+            at["budget_ns"],
+            outcome,
+            at["ended_ns"],
+            bool(at["on_time"]),
+        )
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[index] for index in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        columns = {name: column.tolist() for name, column in self._numbers.items()}
+        return {
+            "limit": self.limit,
+            "stride": self.stride,
+            "seen": self.seen,
+            "shapes": [list(shape) for shape in self._shapes],
+            "shape": self._shape.tolist(),
+            **columns,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Rows:
+        """The inverse of `to_data`."""
+        rows = cls(data["limit"])
+        rows.stride, rows.seen = data["stride"], data["seen"]
+        for model, variant, target, priority, outcome in data["shapes"]:
+            rows._shapes.append((model, variant, target, priority, outcome))
+        rows._shape_of = {shape: place for place, shape in enumerate(rows._shapes)}
+        rows._shape = array("l", data["shape"])
+        rows._numbers = {name: array(code, data[name]) for name, code in _COLUMNS.items()}
+        return rows
+
+
+@dataclass(slots=True)
+class RunResult:
+    """One policy on one workload with one seed.
+
+    Attributes:
+        scenario: What was played.
+        policy: Who decided.
+        seed: The seed of the workload and of the service times.
+        load: The load as a share of the fleet's capacity, where it was given as such.
+        against: Whether the simulator or a daemon was played against.
+        rows: The requests that were kept.
+        timeline: The queue and the targets over time.
+        bound: The share of the weight that a clairvoyant could have finished; None if unknown.
+        cost: What was paid to targets that cost something.
+        calibration: Promised share, observed share, and how many batches say so.
+        tallies: All requests counted, by (model, priority).
+        notes: What a reader has to know of how this came about.
+    """
+
+    scenario: str
+    policy: str
+    seed: int
+    load: float | None = None
+    against: Against = "sim"
+    rows: Rows = field(default_factory=Rows)
+    timeline: list[Sample] = field(default_factory=list)
+    bound: float | None = None
+    cost: float = 0.0
+    calibration: list[tuple[float, float, int]] = field(default_factory=list)
+    tallies: dict[tuple[str, int], Tally] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, row: Row) -> None:
+        """Takes in one more request."""
+        key = (row.model, row.priority)
+        tally = self.tallies.get(key)
+        if tally is None:
+            tally = self.tallies[key] = Tally()
+        tally.requests += 1
+        tally.weight += row.weight
+        tally.outcomes[row.outcome] += 1
+        if row.on_time:
+            tally.on_time += 1
+            tally.on_time_weight += row.weight
+        self.rows.append(row)
+
+    def total(self) -> Tally:
+        """All requests together."""
+        return sum((self.tallies[key] for key in sorted(self.tallies)), Tally())
+
+    def on_time_share(self) -> float:
+        """The share of the weight with a result within the budget."""
+        return self.total().on_time_share()
+
+    def bound_share(self) -> float | None:
+        """The same as a share of the bound; None without one."""
+        if self.bound is None:
+            return None
+        return self.on_time_share() / self.bound if self.bound else 1.0
+
+    def quantile_ms(self, quantile: float) -> float | None:
+        """A quantile of the latency of the results; None without any."""
+        latencies_ns = sorted(row.latency_ns for row in self.rows if row.outcome in ANSWERED)
+        if not latencies_ns:
+            return None
+        return latencies_ns[max(0, ceil(quantile * len(latencies_ns)) - 1)] / 1e6
+
+    def p50_ms(self) -> float | None:
+        """The median latency of the results."""
+        return self.quantile_ms(0.5)
+
+    def p99_ms(self) -> float | None:
+        """The latency that 1 % of the results exceed."""
+        return self.quantile_ms(0.99)
+
+    def outcomes(self) -> Counter[str]:
+        """How many ended how."""
+        return self.total().outcomes
+
+    def by(self, what: Literal["model", "priority"]) -> dict[str | int, Tally]:
+        """The requests by model or by priority, in order."""
+        place = ("model", "priority").index(what)
+        groups: dict[str | int, Tally] = {}
+        for key in sorted(self.tallies, key=lambda key: str(key[place])):
+            groups[key[place]] = groups.get(key[place], Tally()) + self.tallies[key]
+        return groups
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "scenario": self.scenario,
+            "policy": self.policy,
+            "seed": self.seed,
+            "load": self.load,
+            "against": self.against,
+            "on_time_share": self.on_time_share(),
+            "bound_share": self.bound_share(),
+            "bound": self.bound,
+            "p50_ms": self.p50_ms(),
+            "p99_ms": self.p99_ms(),
+            "cost": self.cost,
+            "outcomes": dict(sorted(self.outcomes().items())),
+            "calibration": [list(point) for point in self.calibration],
+            "notes": list(self.notes),
+            "tallies": [_tally_data(key, self.tallies[key]) for key in sorted(self.tallies)],
+            "timeline": [[s.at_ns, s.queued, dict(s.busy)] for s in self.timeline],
+            "rows": self.rows.to_data(),
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> RunResult:
+        """The inverse of `to_data`."""
+        return cls(
+            data["scenario"],
+            data["policy"],
+            data["seed"],
+            data["load"],
+            data["against"],
+            Rows.from_data(data["rows"]),
+            [Sample(at_ns, queued, busy) for at_ns, queued, busy in data["timeline"]],
+            data["bound"],
+            data["cost"],
+            [(promised, observed, count) for promised, observed, count in data["calibration"]],
+            dict(map(_tally_of, data["tallies"])),
+            list(data["notes"]),
+        )
+
+
+def _tally_data(key: tuple[str, int], tally: Tally) -> dict[str, Any]:
+    return {
+        "model": key[0],
+        "priority": key[1],
+        "requests": tally.requests,
+        "weight": tally.weight,
+        "on_time": tally.on_time,
+        "on_time_weight": tally.on_time_weight,
+        "outcomes": dict(sorted(tally.outcomes.items())),
+    }
+
+
+def _tally_of(data: Mapping[str, Any]) -> tuple[tuple[str, int], Tally]:
+    counts = data["requests"], data["weight"], data["on_time"], data["on_time_weight"]
+    return (data["model"], data["priority"]), Tally(*counts, Counter(data["outcomes"]))
+
+
+def results_json(results: Iterable[RunResult]) -> str:
+    """Results as one text: the same results give the same bytes."""
+    data = {"format": _FORMAT, "results": [result.to_data() for result in results]}
+    return json.dumps(data, separators=(",", ":")) + "\n"
+
+
+def write_results(results: Iterable[RunResult], path: Path | str) -> None:
+    """Writes results to a file.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    Path(path).write_text(results_json(results))
+
+
+def read_results(path: Path | str) -> list[RunResult]:
+    """Reads what `write_results` wrote.
+
+    Raises:
+        OSError: It can't be read.
+        ValueError: It holds no results.
+    """
+    data = json.loads(Path(path).read_text())
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise ValueError(f"{path}: no results of a replay, or of another version")
+    return [RunResult.from_data(each) for each in data["results"]]

@@ -1,0 +1,132 @@
+"""Scenarios: a fleet and a workload in one file. The standard ones are in `configs/scenarios`."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+import configs
+from replay.experiment import Experiment
+from replay.fleet import Fleet
+from replay.fleet_file import parse_fleet, read_fleet
+from replay.sources import WorkloadSource, load_of
+from replay.workloads import Workload, parse_workload
+from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
+
+FOLDER = Path(configs.__file__).parent / "scenarios"
+"""Where the standard scenarios are."""
+
+
+class ScenarioError(ValueError):
+    """There is no such scenario; the message names the nearest."""
+
+
+class _ScenarioFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    about: str = Field(min_length=1)
+    fleet: str | dict[str, Any]
+    workload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A fleet and what comes to it.
+
+    Attributes:
+        name: Of its file.
+        about: What it is for, in a sentence.
+        fleet: The targets.
+        workload: The requests.
+    """
+
+    name: str
+    about: str
+    fleet: Fleet
+    workload: Workload
+
+    def experiment(self, requests: int | None = None, load: float | None = None) -> Experiment:
+        """What to play.
+
+        Args:
+            requests: So many at most in place of its own number.
+            load: In place of its own.
+
+        Raises:
+            WorkloadError: Its load can't be set.
+        """
+        workload = self.workload
+        if requests is not None:
+            workload = replace(workload, requests=requests)
+        if load is not None:
+            workload = workload.with_load(load)
+        return Experiment(self.name, WorkloadSource(workload), self.fleet, load_of(workload))
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Reads a scenario; paths in it begin in its folder.
+
+    Raises:
+        ConfigError: With every mistake in the file, its line, and what would be accepted.
+        FleetError: Its fleet can't be used.
+        WorkloadError: Its workload can't.
+        TraceError: A recording that it names can't be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it isn't text"
+        raise ConfigError(str(path), [Problem("", f"can't be read: {why}")]) from None
+    data, node = read_yaml(text, str(path))
+    try:
+        file = _ScenarioFile.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(str(path), problems_of(error, _ScenarioFile, node)) from None
+    if isinstance(file.fleet, str):
+        fleet = read_fleet(path.parent / file.fleet)
+    else:
+        fleet = parse_fleet(file.fleet, _value(node, "fleet"), str(path), path.parent)
+    workload = parse_workload(file.workload, f"{path}: workload", path.parent)
+    return Scenario(path.stem, file.about, fleet, workload)
+
+
+def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            if name.value == key:
+                found: yaml.Node = value
+                return found
+    return None
+
+
+def scenario_names(only: str = "*") -> list[str]:
+    """The standard scenarios whose names fit a pattern.
+
+    Raises:
+        ScenarioError: None does.
+    """
+    every = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    names = [name for name in every if fnmatchcase(name, only)]
+    if not names:
+        raise ScenarioError(f"no scenario fits {only!r}; {_nearest(only, every)}")
+    return names
+
+
+def standard_scenarios(only: str = "*") -> list[Scenario]:
+    """The standard scenarios whose names fit a pattern, in order; errors as in `load_scenario`.
+
+    Raises:
+        ScenarioError: None does.
+    """
+    return [load_scenario(FOLDER / f"{name}.yaml") for name in scenario_names(only)]
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"

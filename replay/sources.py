@@ -1,0 +1,163 @@
+"""Where the requests of an experiment come from: a workload, a trace or a journal."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from replay.fleet import Fleet, FleetError, Kind
+from replay.simulator import Arrival
+from replay.workloads import Amount, MixEntry, OneOf, Stream, Uniform, Workload
+from scheduler.core.requests import RequestClass
+
+
+class Source(Protocol):
+    """Requests by seed, for a fleet."""
+
+    def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
+        """The requests in order of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSource:
+    """The requests of a workload.
+
+    Attributes:
+        workload: What comes.
+    """
+
+    workload: Workload
+
+    def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
+        """As in `Source`.
+
+        Raises:
+            FleetError: A model of it runs nowhere.
+            WorkloadError: It has no load or deadline for this fleet.
+            TraceError: A trace of it can't be read. Comes with the request where it shows.
+        """
+        mix = mix_of(self.workload, fleet)
+        fleet.check(mix)
+        capacity_per_s = fleet.capacity_per_s(mix) if _by_load(self.workload) else None
+        if capacity_per_s == 0:
+            raise FleetError(
+                f"fleet {fleet.name} can finish nothing of this workload within its deadlines"
+            )
+        return self.workload.arrivals(seed, capacity_per_s=capacity_per_s, base_ns=fleet.base_ns())
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSource:
+    """The requests of a journal.
+
+    Attributes:
+        path: Its folder, or one file.
+        speed: How much faster to replay; deadlines keep their budgets.
+        rate_scale: By how much to multiply requests: below 1 they are left out by chance, above
+            it repeated at the same time.
+        slice_s: The seconds of it to play.
+        requests: How many at most; None is no limit.
+    """
+
+    path: Path
+    speed: float = 1.0
+    rate_scale: float = 1.0
+    slice_s: tuple[float, float | None] = (0.0, None)
+    requests: int | None = None
+
+    def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
+        """As in `Source`.
+
+        Raises:
+            FleetError: A model of it runs nowhere. Comes with the request where it shows.
+            JournalError: It can't be read. Comes likewise.
+        """
+        return islice(checked_for(self._played(seed), fleet), self.requests)
+
+    def _played(self, seed: int) -> Iterator[Arrival]:
+        from replay.journal import arrivals
+
+        chance = random.Random(f"{seed} scale")
+        start_ns = round(self.slice_s[0] * 1e9)
+        end_ns = None if self.slice_s[1] is None else round(self.slice_s[1] * 1e9)
+        for arrival in arrivals(self.path, warnings.warn):
+            if arrival.at_ns < start_ns:
+                continue
+            if end_ns is not None and arrival.at_ns >= end_ns:
+                return
+            at_ns = int((arrival.at_ns - start_ns) / self.speed)
+            # A request whose deadline had passed when it came is one all the same.
+            budget_ns = max(1, arrival.budget_ns)
+            kind = arrival.kind._replace(alone=None)
+            for _ in range(int(self.rate_scale + chance.random())):
+                yield replace(arrival, at_ns=at_ns, budget_ns=budget_ns, kind=kind)
+
+
+def checked_for(arrivals: Iterable[Arrival], fleet: Fleet) -> Iterator[Arrival]:
+    """The requests, each checked to be of a kind that the fleet can run.
+
+    Raises:
+        FleetError: One isn't. Comes with the request where it shows.
+    """
+    checked: set[RequestClass] = set()
+    for arrival in arrivals:
+        if arrival.kind not in checked:
+            fleet.check([arrival.kind])
+            checked.add(arrival.kind)
+        yield arrival
+
+
+# -- what a workload is made of
+
+
+def mix_of(workload: Workload, fleet: Fleet) -> dict[RequestClass, Kind]:
+    """What kinds of requests come, each with its share and its usual deadline."""
+    base_ns = fleet.base_ns()
+    kinds: dict[RequestClass, Kind] = {}
+    for stream in workload.streams:
+        entries = stream.mix.entries
+        total = sum(entry.share for entry in entries)
+        rate = (stream.rate_per_s or stream.load or 1.0) if isinstance(stream, Stream) else 1.0
+        for entry in entries:
+            kind = RequestClass(entry.model, entry.variant)
+            share = rate * entry.share / total
+            budget_ns = _budget_ns(entry, base_ns.get(entry.model, 0))
+            known = kinds.get(kind)
+            if known is not None:
+                share += known.share
+                if known.budget_ns is not None and budget_ns is not None:
+                    budget_ns = max(known.budget_ns, budget_ns)
+            kinds[kind] = Kind(share, budget_ns)
+    return kinds
+
+
+def load_of(workload: Workload) -> float | None:
+    """The load of all streams together; None if one has none."""
+    loads = [stream.load for stream in workload.streams if isinstance(stream, Stream)]
+    known = [load for load in loads if load is not None]
+    return sum(known) if known and len(known) == len(workload.streams) else None
+
+
+def _by_load(workload: Workload) -> bool:
+    return any(isinstance(stream, Stream) and stream.load for stream in workload.streams)
+
+
+def _budget_ns(entry: MixEntry, base_ns: int) -> float | None:
+    if entry.deadline_ms is not None:
+        return _mean(entry.deadline_ms) * 1e6
+    if entry.deadline_scale is not None:
+        return _mean(entry.deadline_scale) * base_ns
+    return None
+
+
+def _mean(amount: Amount) -> float:
+    if isinstance(amount, Uniform):
+        return (amount.low + amount.high) / 2
+    if isinstance(amount, OneOf):
+        return sum(amount.values) / len(amount.values)
+    return amount.draw(random.Random(0))

@@ -1,0 +1,264 @@
+"""`laxity replay`: play a workload, a trace, a journal or a scenario with several policies."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_inputs import InputProblem
+from scheduler.config_problems import ConfigError
+from scheduler.errors import LaxityError
+
+if TYPE_CHECKING:
+    from replay.experiment import Experiment, PolicyChoice
+    from replay.results import RunResult
+
+replay_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+Policies = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="A,B",
+        help="Policies to play with; options follow a ?, as in goodput?quantile=0.99.",
+    ),
+]
+
+
+@replay_app.command(
+    "replay",
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity replay scenarios --policy goodput,edf", "the standard scenarios"),
+        ("laxity replay load-1_2 --policy goodput,edf --compare goodput,edf", "one of them"),
+        ("laxity replay work.yaml --fleet fleet.yaml --load 0.9 --report r.html", "your own"),
+        ("laxity replay trace.csv.gz --fleet live --slice 0:600", "a trace, on this box's profile"),
+        ("laxity replay journal/ --policy goodput,edf", "what if yesterday had been edf's"),
+        ("laxity replay journal/ --verify", "does the core still say the same?"),
+        ("laxity replay work.yaml --against live", "send it to the running box"),
+    ),
+)
+def replay(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="`scenarios`, the name of one, a workload or scenario (YAML), a trace in any "
+            "known format, or the folder of a journal."
+        ),
+    ],
+    policy: Policies = "goodput,edf,fcfs",
+    against: Annotated[str, typer.Option(metavar="sim|live", help="What to play against.")] = "sim",
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|live|URL",
+            help="The targets: a fleet (YAML), a table of profiles (CSV), or a running box.",
+            show_default="the journal's own, or `live`",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Play with so many seeds.")] = 1,
+    load: Annotated[
+        float | None, typer.Option(min=0.001, help="A share of the fleet's capacity.")
+    ] = None,
+    rate_scale: Annotated[float, typer.Option(min=0.001, help="Multiplies a trace's rate.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.001, help="Plays a trace so much faster.")] = 1.0,
+    slice_: Annotated[
+        str | None, typer.Option("--slice", metavar="FROM:TO", help="Seconds of a trace.")
+    ] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="The format of a trace.", show_default="told")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model of a trace's requests.", show_default="the first")
+    ] = None,
+    deadline_ms: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="MS", help="Their deadline, where the trace has none."),
+    ] = None,
+    requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most.")] = None,
+    only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes.")] = 1,
+    bound: Annotated[bool, typer.Option(help="Compute what a clairvoyant could do.")] = True,
+    compare: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Differences A - B, paired over the seeds.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")
+    ] = None,
+    full: Annotated[
+        Path | None, typer.Option("--full", metavar="FILE", help="Write all that is known as JSON.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a report in one file.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Demand of the core what a journal has of it.")
+    ] = False,
+    url: Annotated[
+        str | None, typer.Option(envvar="LAXITY_URL", help="The box, with --against live.")
+    ] = None,
+) -> None:
+    """Play requests with several policies, and see which one keeps the most deadlines."""
+    with _plain_errors():
+        if verify:
+            raise typer.Exit(_verify(Path(source)))
+        from replay.planning import Ask, plan
+
+        _check_places(json_file, full, report)
+        ask = Ask(
+            source, fleet, load, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
+            only, bound, url,
+        )  # fmt: skip
+        experiments = plan(ask, live=_is_live(against))
+        choices = _choices(policy, compare)
+        if _is_live(against):
+            results = _play_live(experiments, url, seeds)
+        else:
+            results = _simulate(experiments, choices, seeds, jobs)
+        _show(results, compare)
+        _write(results, compare, json_file, full, report)
+
+
+# -- playing
+
+
+def _simulate(
+    experiments: list[Experiment], choices: list[PolicyChoice], seeds: int, jobs: int
+) -> list[RunResult]:
+    from replay.experiment import run_all
+
+    with _progress(len(experiments) * seeds) as advance:
+        return run_all(experiments, choices, range(1, seeds + 1), jobs, lambda _: advance())
+
+
+def _play_live(experiments: list[Experiment], url: str | None, seeds: int) -> list[RunResult]:
+    from replay.live_experiment import play_experiment
+
+    results = []
+    with _progress(len(experiments) * seeds) as advance:
+        for experiment in experiments:
+            for seed in range(1, seeds + 1):
+                result, warning = play_experiment(experiment, seed, url)
+                if warning is not None:
+                    _say(warning)
+                results.append(result)
+                advance()
+    return results
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = "playing", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _verify(path: Path) -> int:
+    from replay.journal import verify
+
+    verdicts = verify(path, _say)
+    for verdict in verdicts:
+        print(
+            f"run {verdict.run}: {verdict.events:,} events, {verdict.commands:,} commands and "
+            f"{verdict.requests:,} requests the same"
+        )
+        if verdict.difference is not None:
+            print(verdict.difference)
+        elif verdict.unverified is not None:
+            print(f"  not verified any further: {verdict.unverified}")
+    return int(any(verdict.difference is not None for verdict in verdicts))
+
+
+# -- what was asked for
+
+
+def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
+    from replay.experiment import PolicyChoice
+
+    names = [name for name in policy.split(",") if name]
+    names += [name for name in _pair(compare) if name not in names]
+    if not names:
+        raise InputProblem("--policy names no policy")
+    return [PolicyChoice.parse(name) for name in dict.fromkeys(names)]
+
+
+def _pair(compare: str | None) -> list[str]:
+    pair = compare.split(",") if compare else []
+    if compare and len(pair) != 2:
+        raise InputProblem(f"--compare takes two policies, A,B, not {compare!r}")
+    return pair
+
+
+def _is_live(against: str) -> bool:
+    if against not in ("sim", "live"):
+        raise InputProblem(f"--against is sim or live, not {against!r}")
+    return against == "live"
+
+
+def _check_places(*paths: Path | None) -> None:
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputProblem(f"{path}: there is no folder {path.parent}")
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Says what is wrong with an input as one line, and ends with status 2."""
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_: _say(str(message))
+    try:
+        yield
+    except ConfigError as error:
+        raise InputProblem(str(error)) from None
+    except LaxityError:
+        raise
+    except ValueError as error:
+        raise InputProblem(str(error)) from None
+
+
+# -- what is shown and written
+
+
+def _show(results: list[RunResult], compare: str | None) -> None:
+    from replay.report import print_table
+
+    pair = _pair(compare)
+    print_table(results, Console(), compare=(pair[0], pair[1]) if pair else None)
+
+
+def _write(
+    results: list[RunResult],
+    compare: str | None,
+    json_file: Path | None,
+    full: Path | None,
+    report: Path | None,
+) -> None:
+    from replay.report import summary, write_report
+    from replay.results import write_results
+
+    if json_file is not None:
+        json_file.write_text(json.dumps(summary(results), indent=1) + "\n")
+    if full is not None:
+        write_results(results, full)
+    if report is not None:
+        pair = _pair(compare)
+        write_report(results, report, compare=(pair[0], pair[1]) if pair else None)
+        _say(f"the report is in {report}")
+
+
+def _say(text: str) -> None:
+    print(f"laxity: {text}", file=sys.stderr)

@@ -1,0 +1,165 @@
+"""Experiments and their results: the same seed gives the same bytes, and nothing is lost."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from replay.experiment import Experiment, PolicyChoice, run_all
+from replay.fleet import Fleet
+from replay.fleet_file import parse_fleet
+from replay.report import summary
+from replay.results import Row, Rows, RunResult, read_results, results_json, write_results
+from replay.sources import WorkloadSource, load_of
+from replay.workloads import parse_workload
+
+EDF, FCFS = PolicyChoice.parse("edf"), PolicyChoice.parse("fcfs")
+
+
+def fleet(**keys) -> Fleet:
+    models = [
+        {"name": "a", "base_ms": 10, "jitter": 0.2, "batches": [1]},
+        {"name": "b", "base_ms": 5, "jitter": 0.1, "batches": [1]},
+    ]
+    devices = [
+        {"id": "cpu:0", "slots": 1},
+        {"id": "gpu:0", "slots": 1, "time_scale": 0.5, "cost_per_request": 0.25},
+    ]
+    data = {"models": models, "boxes": [{"devices": devices}], **keys}
+    return parse_fleet(data, None, "test", Path())
+
+
+def experiment(requests: int = 400, load: float = 0.8, deadline_scale: float = 5, **keys):
+    entry = {"deadline_scale": deadline_scale}
+    workload = parse_workload(
+        {
+            "requests": requests,
+            "process": "poisson",
+            "load": load,
+            "mix": [{"model": "a", **entry}, {"model": "b", "weight": 3, "priority": 1, **entry}],
+        }
+    )
+    return Experiment("test", WorkloadSource(workload), fleet(**keys), load_of(workload))
+
+
+def row(number: int, on_time: bool = True, outcome: str = "completed") -> Row:
+    end_ns = number * 10 + 1_000_000 * (number + 1)
+    return Row(number * 10, "m", "v", "cpu:0", 3, 1.0, 5, outcome, end_ns, on_time)
+
+
+# -- determinism
+
+
+def test_the_same_seed_gives_the_same_bytes_on_any_machine():
+    """The digest pins workload, service times, order of events and form of the results. Deadlines
+    are long, batches single and none waits ahead, so that no prediction has a part in it."""
+    result = experiment(deadline_scale=10_000).simulate(FCFS, 7)
+    result.calibration = []
+    digest = hashlib.sha256(results_json([result]).encode()).hexdigest()
+    assert digest == "e4147a9fa91de546ef70fcb4da90ba7f349b1130d04494b70f40faaf4b28b1a1"
+
+
+def test_processes_and_seeds_change_nothing():
+    small = experiment(requests=60)
+    alone = run_all([small], [EDF, FCFS], [1, 2])
+    shared = run_all([small], [EDF, FCFS], [1, 2], jobs=2)
+    assert results_json(alone) == results_json(shared)
+    assert [(r.policy, r.seed) for r in alone] == [
+        ("edf", 1), ("fcfs", 1), ("edf", 2), ("fcfs", 2)
+    ]  # fmt: skip
+
+
+def test_policies_are_given_the_same_requests():
+    edf, fcfs = experiment().run([EDF, FCFS], 3)
+    assert sorted(r.intended_ns for r in edf.rows) == sorted(r.intended_ns for r in fcfs.rows)
+    assert edf.bound == fcfs.bound
+    different = experiment().simulate(EDF, 4)
+    assert [r.intended_ns for r in edf.rows] != [r.intended_ns for r in different.rows]
+
+
+# -- what is measured
+
+
+def test_every_request_is_counted_once_and_the_bound_holds():
+    made = experiment(load=1.5)
+    (result,) = made.run([EDF], 1)
+    total = result.total()
+    assert total.requests == 400 == sum(total.outcomes.values()) == len(result.rows)
+    assert result.bound is not None
+    assert 0 < result.on_time_share() <= result.bound <= 1
+    assert result.bound_share() == pytest.approx(result.on_time_share() / result.bound)
+    groups = result.by("model")
+    assert list(groups) == ["a", "b"]
+    assert groups["b"].weight == 3 * groups["b"].requests
+    assert list(result.by("priority")) == [1, 3]
+    assert result.load == 1.5
+    assert all(0 <= sample.queued <= 400 for sample in result.timeline)
+    assert {target for sample in result.timeline for target in sample.busy} == {"cpu:0", "gpu:0"}
+
+
+def test_what_targets_cost_is_added_up():
+    result = experiment().simulate(EDF, 1)
+    dear = sum(r.target == "gpu:0" for r in result.rows)
+    assert dear > 0
+    assert result.cost >= 0.25 * dear
+
+
+def test_promises_and_how_often_they_were_kept():
+    points = experiment(requests=2_000).simulate(EDF, 1).calibration
+    assert [promised for promised, _, _ in points] == [0.5, 0.75, 0.9, 0.95, 0.99]
+    for promised, observed, count in points:
+        assert count > 1_000
+        assert observed == pytest.approx(promised, abs=0.06)
+
+
+def test_a_policy_takes_options():
+    assert PolicyChoice.parse("edf?quantile=0.5").make().quantile == 0.5  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="did you mean 'edf'"):
+        PolicyChoice.parse("efd")
+    with pytest.raises(ValueError, match="quantil"):
+        PolicyChoice.parse("edf?quantil=1")
+    with pytest.raises(ValueError, match="KEY=VALUE"):
+        PolicyChoice.parse("edf?quantile")
+
+
+def test_a_million_requests_leave_a_bounded_result():
+    result = RunResult("s", "p", 1, rows=Rows(limit=100))
+    for number in range(5_000):
+        result.add(row(number, on_time=number % 4 == 0))
+    assert result.total().requests == 5_000
+    assert result.on_time_share() == 0.25
+    assert 50 <= len(result.rows) <= 100
+    assert [r.intended_ns // 10 % result.rows.stride for r in result.rows] == [0] * len(result.rows)
+    assert result.p50_ms() == pytest.approx(2_500, rel=0.03)
+
+
+def test_quantiles_are_of_the_results():
+    result = RunResult("s", "p", 1)
+    assert result.p99_ms() is None
+    assert result.on_time_share() == 1
+    for number in range(100):
+        result.add(row(number))
+    result.add(row(5_000, False, "expired"))
+    assert (result.p50_ms(), result.p99_ms()) == (50, 99)
+
+
+def test_results_come_back_from_a_file(tmp_path):
+    results = experiment().run([EDF, FCFS], 1)
+    path = tmp_path / "results.json"
+    write_results(results, path)
+    back = read_results(path)
+    assert back == results
+    assert results_json(back) == path.read_text()
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(ValueError, match="no results"):
+        read_results(tmp_path / "other.json")
+
+
+def test_a_row_has_what_is_asked_for():
+    (result,) = experiment(requests=60).run([EDF], 1)
+    (data,) = summary([result])
+    assert set(data) >= {
+        "scenario", "policy", "seed", "on_time_share", "bound_share", "p99_ms"
+    }  # fmt: skip

@@ -1,0 +1,290 @@
+"""Fleets: what the scheduler is told of them, and what is true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from policies import make_policy
+from replay.fleet import Fleet, FleetError, Kind, quantile_samples
+from replay.fleet_file import parse_fleet
+from replay.fleet_sources import fleet_of_models, load_fleet, table_fleet
+from replay.fleet_world import RESEND_NS, Course, Link
+from replay.links import LOST, Delay, LinkTrace
+from replay.readers import TraceError
+from replay.simulator import Arrival, Ending, Simulator
+from scheduler.config_problems import ConfigError, read_yaml
+from scheduler.core.events import TargetDown, TargetUp
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+
+MS, S = 1_000_000, 1_000_000_000
+M = RequestClass("m")
+
+ONE = """
+models: [{name: m, base_ms: 10, jitter: 0, batches: [1]}]
+boxes: [{devices: [{id: "cpu:0", slots: 1}]}]
+"""
+
+
+def fleet(text: str = ONE, extra: str = "") -> Fleet:
+    data, node = read_yaml(text + extra, "fleet.yaml")
+    return parse_fleet(data, node, "fleet.yaml", Path())
+
+
+def play(made: Fleet, arrivals: list[Arrival], policy: str = "edf") -> list[Ending]:
+    simulator = Simulator(
+        make_policy(policy), made.targets(), made.service_time(1), world=made.world()
+    )
+    for at_ns, event in made.events():
+        simulator.at(at_ns, event)
+    endings = list(simulator.run(arrivals))
+    simulator.scheduler.validate()
+    return sorted(endings, key=lambda ending: ending.finish.request_id)
+
+
+def every(period_ms: int, count: int, budget_ms: int = 500) -> list[Arrival]:
+    return [Arrival(i * period_ms * MS, M, budget_ms * MS) for i in range(count)]
+
+
+# -- what is told
+
+
+def test_a_file_becomes_targets():
+    made = fleet(
+        """
+models:
+  - {name: m, variant: big, base_ms: 4, per_item_ms: 2, jitter: 0.1, accuracy: 0.9}
+  - {name: m, variant: small, latency: [{batch: 1, p50_ms: 2, p90_ms: 3}, {batch: 4, p50_ms: 5}]}
+boxes:
+  - devices: [{id: "cpu:0"}, {id: "gpu:0", time_scale: 0.5, cost_per_s: 2}]
+  - name: far
+    link: {rtt_ms: 10, mbps: 8}
+    devices: [{id: pool, width: 3}]
+"""
+    )
+    cpu, gpu, pool = made.targets()
+    assert [t.id for t in (cpu, gpu, pool)] == ["cpu:0", "gpu:0", "far/pool"]
+    big, small = cpu.offers
+    assert (big.rank, small.rank, big.accuracy) == (0, 1, 0.9)
+    assert sorted(small.latency_ns) == [1, 4]
+    assert gpu.offers[1].latency_ns[4] == (2_500_000,)
+    assert (gpu.cost_per_s, gpu.remote, gpu.slots) == (2, False, 2)
+    assert (pool.remote, pool.width, pool.slots) == (True, 3, 4)
+    assert pool.transfer_ns == (10 * MS, 1000.0)
+    assert made.base_ns() == {"m": gpu.offers[1].latency_ns[1][16]}
+
+
+def test_quantiles_come_back_out_of_the_samples():
+    samples = quantile_samples(10 * MS, 15 * MS)
+    assert samples[len(samples) // 2] == pytest.approx(10 * MS, rel=0.02)
+    assert samples[int(0.9 * len(samples))] == pytest.approx(15 * MS, rel=0.04)
+    assert quantile_samples(10 * MS, 10 * MS) == (10 * MS,)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("boxs: []", 1, "did you mean 'boxes'?"),
+        (ONE.replace("base_ms", "base_mss"), 2, "did you mean 'base_ms'?"),
+        (ONE.replace("base_ms: 10, ", ""), 2, "should have either latency or base_ms"),
+        (ONE.replace("batches: [1]", "batches: [2]"), 2, "1 among them"),
+        (ONE + "script: [{at_s: 1, target: 'cpu:0', event: stal, for_s: 1}]", 4, "'stall'"),
+        (ONE + "script: [{at_s: 1, target: 'cpu:0', event: stall}]", 4, "should have for_s"),
+        (ONE + "script: [{at_s: 1, target: 'cpu:0', event: slow}]", 4, "should have a factor"),
+        (ONE + "sigma: -1", 4, "greater than or equal to 0"),
+        ("boxes: [{devices: [{id: a}]}]", 1, "'a' has no models"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(text, line, said):
+    with pytest.raises(ConfigError) as caught:
+        fleet(text)
+    message = str(caught.value)
+    assert said in message
+    assert f"fleet.yaml:{line}:" in message or "has no models" in message
+
+
+def test_a_script_for_a_target_that_is_not_there_names_the_nearest():
+    with pytest.raises(FleetError, match=r"did you mean 'cpu:0'\?"):
+        fleet(extra="script: [{at_s: 1, target: 'cpu:1', event: up}]")
+
+
+def test_a_model_that_runs_nowhere_is_named_with_the_nearest():
+    made = fleet(ONE.replace("name: m", "name: digits"))
+    with pytest.raises(FleetError, match=r"'digit' runs nowhere .* did you mean 'digits'\?"):
+        made.check([RequestClass("digit")])
+    with pytest.raises(FleetError, match=r"variant 'fp32' of model 'digits'"):
+        made.check([RequestClass("digits", "fp32")])
+
+
+def test_a_table_becomes_a_target_per_accelerator(tmp_path):
+    path = tmp_path / "profiles.csv"
+    path.write_text(
+        "Model,Accelerator,Batch,p50_ms,p90_ms,note\n"
+        "m,T4,1,4.0,5.0,x\nm,T4,8,16,20,x\nm,A10,1,2,2.5,x\nn,A10,1,1,1,x\n"
+    )
+    made = load_fleet(path)
+    assert [t.id for t in made.targets()] == ["T4", "A10"]
+    assert made.models() == ["m", "n"]
+    assert made.base_ns()["n"] == MS
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("model,batch,p50,p90\n", "no column accelerator"),
+        ("model,accelerator,batch,p50,p90\nm,T4,1,5\n", ":2: 4 columns"),
+        ("model,accelerator,batch,p50,p90\nm,T4,1,5,4\n", ":2: 1, 5 and 4 ms"),
+        ("model,accelerator,batch,p50,p90\nm,T4,one,5,6\n", ":2: the batch size is 'one'"),
+        ("model,accelerator,batch,p50,p90\n", "no profile"),
+    ],
+)
+def test_a_bad_table_is_named_with_its_line(tmp_path, rows, said):
+    path = tmp_path / "profiles.csv"
+    path.write_text(rows)
+    with pytest.raises(TraceError, match=said):
+        table_fleet(path)
+
+
+def test_what_a_box_says_of_its_models_becomes_a_fleet():
+    latency = {"1": {"p50": 2.0, "p95": 3.0}, "4": {"p50": 5.0, "p95": 5.0}}
+    place = {"target": "cpu:0", "runtime": "openvino", "accuracy": 0.9, "latency_ms": latency}
+    said = {"models": [{"name": "m", "variants": [{"name": "int8", "targets": [place]}]}]}
+    (target,) = fleet_of_models(json.loads(json.dumps(said))).targets()
+    (offer,) = target.offers
+    assert (offer.runtime, offer.variant, offer.accuracy) == ("openvino", "int8", 0.9)
+    assert sorted(offer.latency_ns) == [1, 4]
+    with pytest.raises(FleetError, match="measured nothing yet"):
+        fleet_of_models({"models": []})
+
+
+# -- how much it can do
+
+
+def test_capacity_adds_up_over_targets_and_batches():
+    text = """
+models: [{name: m, base_ms: 5, per_item_ms: 5, jitter: 0, batches: [1, 2, 4]}]
+boxes: [{devices: [{id: a}, {id: b, time_scale: 0.5}]}]
+"""
+    made = fleet(text)
+    assert made.capacity_per_s({M: Kind(1.0)}) == pytest.approx(3 * 4 / 0.025)
+    # Two batches have to fit into the deadline: 30 ms do for a pair on one and four on the other.
+    tight = made.capacity_per_s({M: Kind(1.0, 30 * MS)})
+    assert tight == pytest.approx(2 / 0.015 + 4 / 0.0125)
+
+
+def test_capacity_of_a_mix_is_the_best_division_of_labour():
+    text = """
+boxes:
+  - devices:
+      - {id: a, models: [{name: m, base_ms: 10, jitter: 0, batches: [1]}]}
+      - id: b
+        models:
+          - {name: m, base_ms: 10, jitter: 0, batches: [1]}
+          - {name: n, base_ms: 10, jitter: 0, batches: [1]}
+"""
+    capacity = fleet(text).capacity_per_s({M: Kind(1.0), RequestClass("n"): Kind(3.0)})
+    assert capacity == pytest.approx(100 / 0.75)
+
+
+# -- what is true
+
+
+def test_a_target_that_dies_and_comes_back():
+    made = fleet(
+        extra="script: [{at_s: 0.1, target: 'cpu:0', event: down, for_s: 0.1},"
+        " {at_s: 0.2, target: 'cpu:0', event: up}]"
+    )
+    (_, down), (_, up) = made.events()
+    assert down == TargetDown("cpu:0", "as scripted", 100 * MS)
+    assert isinstance(up, TargetUp)
+    endings = play(made, every(20, 20, budget_ms=60))
+    outcomes = [ending.finish.outcome for ending in endings]
+    assert outcomes[:5] == [Outcome.COMPLETED] * 5
+    assert Outcome.UNAVAILABLE in outcomes[5:9]
+    assert outcomes[-8:] == [Outcome.COMPLETED] * 8
+    conditions = made.conditions()["cpu:0"]
+    assert conditions.up is not None
+    assert conditions.up[0][1] == 100 * MS
+    assert conditions.up[1][0] == 200 * MS
+
+
+def test_a_stall_holds_up_what_runs_and_nobody_is_told():
+    made = fleet(extra="script: [{at_s: 0.105, target: 'cpu:0', event: stall, for_s: 0.2}]")
+    assert made.events() == []
+    endings = play(made, every(50, 10))
+    took = [(ending.at_ns - ending.arrival.at_ns) // MS for ending in endings]
+    assert took[:4] == [10, 10, 210, 170]
+    assert took[-1] == 10
+
+
+def test_a_stall_of_a_link_holds_up_what_is_sent():
+    text = """
+models: [{name: m, base_ms: 10, jitter: 0, batches: [1]}]
+boxes: [{name: far, link: {rtt_ms: 4}, devices: [{id: a}]}]
+script: [{at_s: 0.1, target: far/a, event: stall, for_s: 0.1}]
+"""
+    first, second = play(fleet(text), [Arrival(0, M, 500 * MS), Arrival(150 * MS, M, 500 * MS)])
+    assert first.at_ns == 14 * MS
+    assert second.at_ns == 214 * MS
+
+
+def test_drift_is_true_and_not_told():
+    drifting, steady = fleet(extra="drift: [{at_s: 0.1, factor: 2}]"), fleet()
+    assert drifting.targets() == steady.targets()
+    endings = play(drifting, every(50, 4))
+    assert [(e.at_ns - e.arrival.at_ns) // MS for e in endings] == [10, 10, 20, 20]
+    assert drifting.conditions()["cpu:0"].slowdown == ((100 * MS, 2.0),)
+
+
+def test_a_slow_spell_ends_and_adds_to_a_drift():
+    made = fleet(
+        extra="drift: [{at_s: 0.15, factor: 2}]\n"
+        "script: [{at_s: 0.1, target: 'cpu:0', event: slow, factor: 3, for_s: 0.1}]"
+    )
+    slowdown = made.conditions()["cpu:0"].slowdown
+    assert slowdown == ((100 * MS, 3.0), (150 * MS, 6.0), (200 * MS, 2.0))
+
+
+def test_mispredictions_are_within_their_share_and_differ_by_seed():
+    made = fleet(extra="misprediction: 0.5")
+    offer = made.targets()[0].offers[0]
+    factors = {made.true_times(seed)("cpu:0", offer, 1)[0] / (10 * MS) for seed in range(20)}
+    assert len(factors) == 20
+    assert all(0.5 <= factor <= 1.5 for factor in factors)
+    assert made.targets() == fleet().targets()
+
+
+def test_bias_and_noise_are_true_and_not_told():
+    made = fleet(extra="bias: 1.5\nsigma: 0.3")
+    offer = made.targets()[0].offers[0]
+    times = sorted(made.true_times(1)("cpu:0", offer, 1))
+    assert times[len(times) // 2] == pytest.approx(15 * MS, rel=0.05)
+    assert times[-1] > 1.4 * times[len(times) // 2]
+
+
+def test_lost_messages_are_sent_again():
+    trace = LinkTrace(delay=Delay([LOST, 10 * MS], RESEND_NS))
+    link = Link(trace=trace)
+    assert link.out_ns(RESEND_NS, 0) == 5 * MS
+    assert link.out_ns(0, 0) == RESEND_NS + 5 * MS
+    assert link.expected() == (10 * MS, 0.0)
+
+
+def test_work_that_a_stall_interrupts_goes_on_after_it():
+    course = Course(stalls=((100, 200), (300, 400)))
+    assert course.ends_ns(50, 40) == 90
+    assert course.ends_ns(50, 60) == 210
+    assert course.ends_ns(150, 60) == 260
+    assert course.ends_ns(50, 200) == 450
+
+
+def test_what_the_bounds_are_told_of_a_stall_is_in_their_favour():
+    made = fleet(extra="script: [{at_s: 1, target: 'cpu:0', event: stall, for_s: 1}]")
+    spans = made.conditions()["cpu:0"].up
+    assert spans is not None
+    (_, until_ns), (from_ns, _) = spans
+    assert S + 10 * MS <= until_ns < S + 11 * MS
+    assert from_ns == 2 * S

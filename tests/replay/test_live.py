@@ -1,0 +1,410 @@
+"""The live load generator: its schedule, its words, and what it says of its own lateness."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import make_policy
+from replay.live import LiveEnding, LiveTally, Player, Spread, play_live, simulated
+from replay.live_inputs import random_inputs, zero_inputs
+from replay.live_processes import LiveError
+from replay.simulator import Arrival, Simulator
+from scheduler import (
+    AsyncClient,
+    CancelledError,
+    DeadlineInfeasible,
+    InvalidInput,
+    ModelNotFound,
+    Result,
+    Timing,
+)
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from tests.core.world import MS, target
+from tests.fake_box import FakeBox
+
+M = RequestClass("m")
+X = {"x": np.zeros(1, np.float32)}
+
+
+def result(outcome: Outcome = Outcome.COMPLETED) -> Result:
+    return Result(X, outcome, "cpu:0", "v", "x", 1, Timing(0, 0, 0, 0))
+
+
+class FakeClient:
+    """Notes what was sent, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.futures: list[asyncio.Future[Any]] = []
+        self.on_submit: Callable[[], None] = lambda: None
+
+    def submit(self, model: str, inputs: Mapping[str, Any], **options: Any) -> Any:
+        self.sent.append({"model": model, "inputs": inputs, **options})
+        self.futures.append(asyncio.get_running_loop().create_future())
+        self.on_submit()
+        return self.futures[-1]
+
+    def answer_last(self, answer: Any = None) -> None:
+        self.futures[-1].set_result(answer or result())
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def play(
+    client: FakeClient,
+    arrivals: Iterable[Arrival],
+    clock: Callable[[], int] = Clock(),  # noqa: B008
+    settle_s: float = 0.0,
+    inputs: Callable[[RequestClass], Any] = lambda kind: X,
+) -> list[LiveEnding]:
+    endings: list[LiveEnding] = []
+
+    async def scene() -> None:
+        player = Player(cast(AsyncClient, client), inputs, endings.append, 0, settle_s, clock)
+        await player.play(enumerate(arrivals))
+        assert player.sent == len(endings)
+
+    asyncio.run(scene())
+    return endings
+
+
+class TestPlayer:
+    def test_nothing_is_held_back_while_nothing_comes_back(self):
+        client = FakeClient()
+
+        def answer_all_at_the_end() -> None:
+            if len(client.sent) == 5:
+                for future in client.futures:
+                    future.set_result(result())
+
+        client.on_submit = answer_all_at_the_end
+        endings = play(client, [Arrival(0, M, 50 * MS)] * 5)
+        assert [(e.number, e.outcome, e.on_time) for e in endings] == [
+            (number, "completed", True) for number in range(5)
+        ]
+
+    def test_latency_and_deadline_count_from_when_it_was_due(self):
+        client, clock = FakeClient(), Clock()
+        clock.now_ns = 30 * MS
+
+        def answer_later() -> None:
+            clock.now_ns += 15 * MS
+            client.answer_last()
+
+        client.on_submit = answer_later
+        first, second = play(client, [Arrival(0, M, 50 * MS), Arrival(10 * MS, M, 50 * MS)], clock)
+        assert [sent["deadline_ms"] for sent in client.sent] == [20.0, 15.0]
+        assert (first.intended_ns, first.sent_ns, first.lag_ns) == (0, 30 * MS, 30 * MS)
+        assert (second.intended_ns, second.sent_ns, second.lag_ns) == (10 * MS, 45 * MS, 35 * MS)
+        assert (second.latency_ns, second.on_time) == (50 * MS, True)
+
+    def test_what_comes_back_too_late_for_the_caller_is_not_on_time(self):
+        client, clock = FakeClient(), Clock()
+
+        def answer_late() -> None:
+            clock.now_ns += 60 * MS
+            client.answer_last()
+
+        client.on_submit = answer_late
+        (ending,) = play(client, [Arrival(0, M, 50 * MS, accept_late=True)], clock)
+        assert (ending.outcome, ending.latency_ns, ending.on_time) == ("completed", 60 * MS, False)
+
+    def test_a_request_that_is_due_after_its_deadline_goes_out_all_the_same(self):
+        client, clock = FakeClient(), Clock()
+        clock.now_ns = 1000 * MS
+        client.on_submit = client.answer_last
+        play(client, [Arrival(0, M, 50 * MS)], clock)
+        assert [sent["deadline_ms"] for sent in client.sent] == [0.001]
+
+    def test_everything_that_a_request_is_reaches_the_box(self):
+        client = FakeClient()
+        client.on_submit = client.answer_last
+        kind = RequestClass("m", "int8")
+        play(client, [Arrival(0, kind, 50 * MS, priority=1, weight=2.5, accept_late=True)])
+        assert client.sent == [
+            {
+                "model": "m",
+                "inputs": X,
+                "deadline_ms": 50.0,
+                "variant": "int8",
+                "priority": 1,
+                "weight": 2.5,
+                "accept_late": True,
+            }
+        ]
+
+    def test_how_each_ended_is_noted(self):
+        client = FakeClient()
+        ends: list[Callable[[asyncio.Future[Any]], None]] = [
+            lambda future: future.set_result(result(Outcome.LATE)),
+            lambda future: future.set_exception(DeadlineInfeasible("no target")),
+            lambda future: future.set_exception(CancelledError()),
+            lambda future: None,
+        ]
+        client.on_submit = lambda: ends[len(client.sent) - 1](client.futures[-1])
+        endings = play(client, [Arrival(0, M, 0)] * 4)
+        assert [(e.number, e.outcome, e.reason) for e in endings] == [
+            (0, "late", ""),
+            (1, "infeasible", "no target"),
+            (2, "cancelled", ""),
+            (3, None, "given up"),
+        ]
+        assert client.futures[3].cancelled()
+
+    def test_what_cannot_be_made_or_sent_is_an_ending_like_others(self):
+        client = FakeClient()
+
+        def refuse() -> None:
+            raise InvalidInput("too many dimensions")
+
+        def unknown(kind: RequestClass) -> Any:
+            if kind.model == "q":
+                raise ModelNotFound("no model 'q'")
+            return X
+
+        client.on_submit = refuse
+        plan = [Arrival(0, RequestClass("q"), MS), Arrival(0, M, MS)]
+        endings = play(client, plan, inputs=unknown)
+        assert [(e.outcome, e.reason) for e in endings] == [
+            ("model_not_found", "no model 'q'"),
+            ("invalid_input", "too many dimensions"),
+        ]
+
+    def test_requests_are_read_as_they_are_due_and_not_before(self):
+        client = FakeClient()
+        read = 0
+
+        def plan() -> Iterator[Arrival]:
+            nonlocal read
+            for _ in range(50):
+                read += 1
+                assert read == len(client.sent) + 1
+                yield Arrival(0, M, 50 * MS)
+
+        client.on_submit = client.answer_last
+        assert len(play(client, plan())) == 50
+
+
+class TestTally:
+    @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300), st.floats(0.01, 1))
+    def test_a_spread_tells_quantiles_to_two_percent(self, values, quantile):
+        spread = Spread()
+        for value in values:
+            spread.add(value)
+        rank = int(np.ceil(quantile * len(values))) - 1
+        true = sorted(values)[rank]
+        found = spread.quantile(quantile)
+        assert found is not None
+        assert true * (1 - 1e-9) <= found <= true * 1.021
+
+    def test_a_spread_of_nothing_has_no_quantiles(self):
+        assert Spread().quantile(0.5) is None
+
+    def test_it_counts_what_came_of_the_requests(self):
+        tally = LiveTally()
+        for outcome, at_ns in (("completed", 5), ("completed", 500), ("late", 300), (None, 900)):
+            tally.add(LiveEnding(0, Arrival(0, M, 100), 0, outcome, at_ns))
+        assert tally.outcomes == {"completed": 2, "late": 1, "none": 1}
+        assert (tally.on_time, tally.ended) == (1, 4)
+        assert tally.latency_ns.count == 3
+
+    @pytest.mark.parametrize(
+        ("lag_ns", "budget_ms", "told"),
+        [
+            (0, 50, None),
+            (900_000, 50, None),
+            (1_200_000, 50, "1.2 ms"),
+            (300_000, 2, "(15% of their deadline)"),
+        ],
+    )
+    def test_a_generator_that_was_late_says_so(self, lag_ns, budget_ms, told):
+        tally = LiveTally()
+        for number in range(100):
+            tally.add(LiveEnding(number, Arrival(0, M, budget_ms * MS), lag_ns, "completed", MS))
+        warning = tally.warning()
+        assert warning is None if told is None else told in str(warning)
+
+    def test_one_request_in_a_thousand_is_not_a_generator_that_was_late(self):
+        tally = LiveTally()
+        for number in range(1000):
+            lag_ns = 9 * MS if number == 5 else 0
+            tally.add(LiveEnding(number, Arrival(0, M, 50 * MS), lag_ns, "completed", MS))
+        assert tally.warning() is None
+        assert LiveTally().warning() is None
+
+
+def test_a_simulation_ends_in_the_same_words():
+    simulator = Simulator(make_policy("edf"), [target()], lambda run: 5 * MS)
+    plan = [Arrival(number * MS, M, 12 * MS) for number in range(20)]
+    endings = {e.number: e for e in map(simulated, simulator.run(plan))}
+    assert sorted(endings) == list(range(20))
+    assert endings[0].on_time
+    assert endings[0].latency_ns == 5 * MS
+    assert endings[0].lag_ns == 0
+    assert Counter(e.on_time for e in endings.values())[True] == sum(
+        e.outcome == "completed" for e in endings.values()
+    )
+    assert all(e.intended_ns == plan[n].at_ns for n, e in endings.items())
+
+
+class TestInputs:
+    MODELS: Mapping[str, Any] = {
+        "models": [
+            {
+                "name": "m",
+                "inputs": [
+                    {"name": "image", "dtype": "float32", "shape": [3, None]},
+                    {"name": "index", "dtype": "int64", "shape": []},
+                ],
+            }
+        ]
+    }
+
+    def test_they_fit_the_signature_and_the_class(self):
+        inputs = random_inputs(self.MODELS, seed=1)
+        free = inputs(M)
+        assert {name: (x.shape, x.dtype.name) for name, x in free.items()} == {
+            "image": ((3, 1), "float32"),
+            "index": ((), "int64"),
+        }
+        shaped = inputs(RequestClass("m", shapes=((3, 7), ())))
+        assert shaped["image"].shape == (3, 7)
+        assert 0 <= shaped["image"].min() < shaped["image"].max() < 1
+        assert inputs(M) is free
+
+    def test_the_seed_decides(self):
+        one, same, other = (random_inputs(self.MODELS, seed)(M)["image"] for seed in (1, 1, 2))
+        assert (one == same).all()
+        assert (one != other).any()
+
+    def test_zeros_are_zeros(self):
+        assert not zero_inputs(self.MODELS)(M)["image"].any()
+
+    def test_what_the_box_does_not_have_is_refused(self):
+        inputs = zero_inputs(self.MODELS)
+        with pytest.raises(ModelNotFound, match="did you mean 'm'"):
+            inputs(RequestClass("mm"))
+        with pytest.raises(InvalidInput, match="takes 2 inputs, the request has 1"):
+            inputs(RequestClass("m", shapes=((3, 7),)))
+
+
+# -- against a real server of the protocol
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[FakeBox]:
+    box = FakeBox(tmp_path / "s").start()
+    yield box
+    box.close()
+
+
+def chance_plan(count: int, budget_ms: int = 20_000) -> list[Arrival]:
+    chance = random.Random(1)
+    times = sorted(chance.randrange(300 * MS) for _ in range(count))
+    return [Arrival(at_ns, RequestClass("digits"), budget_ms * MS) for at_ns in times]
+
+
+def failing_inputs(models: Mapping[str, Any]) -> Any:
+    raise InvalidInput(f"no inputs for {models['models'][0]['name']} today")
+
+
+def dying_inputs(_models: Mapping[str, Any]) -> Any:
+    os._exit(3)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_every_request_is_sent_once_and_ends_once_in_order_of_time(box, processes):
+    plan = chance_plan(2000)
+    endings: list[LiveEnding] = []
+    looks: list[int] = []
+    tally = play_live(
+        box.url, plan, endings.append, processes=processes, progress=lambda t: looks.append(t.ended)
+    )
+    assert sorted(ending.number for ending in endings) == list(range(2000))
+    for ending in endings:
+        assert ending.arrival == plan[ending.number]
+        assert ending.intended_ns <= ending.sent_ns <= ending.at_ns
+        assert (ending.target, ending.variant) == ("cpu:0", "fp32")
+    times = [ending.at_ns for ending in endings]
+    assert times == sorted(times)
+    assert (tally.sent, tally.ended, tally.on_time) == (2000, 2000, 2000)
+    assert tally.outcomes == {"completed": 2000}
+    assert looks[-1] == 2000
+    assert len(box.messages("infer")) == 2000
+    assert len(box.messages("hello")) == processes
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_refusals_and_silence_are_endings(box, processes):
+    def now_and_then(peer: Any, header: Any) -> None:
+        match header["priority"]:
+            case 0:
+                peer.refuse(header, "infeasible", "no target can")
+            case 1:
+                pass
+            case _:
+                peer.answer(header)
+
+    box.on_infer = now_and_then
+    plan = [replace(a, priority=n % 4 if n % 4 < 3 else 4) for n, a in enumerate(chance_plan(40))]
+    plan = [replace(a, budget_ns=50 * MS) if a.priority == 1 else a for a in plan]
+    endings: list[LiveEnding] = []
+    play_live(box.url, plan, endings.append, processes=processes)
+    assert Counter(ending.outcome for ending in endings) == {
+        "completed": 20,
+        "infeasible": 10,
+        "expired": 10,
+    }
+    assert {e.reason for e in endings if e.outcome == "infeasible"} == {"no target can"}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_nothing_to_send_is_soon_done(box, processes):
+    assert play_live(box.url, [], processes=processes).ended == 0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_fails_before_the_first_request_is_raised(box, processes):
+    with pytest.raises(InvalidInput, match="no inputs for digits today"):
+        play_live(box.url, [], make_inputs=failing_inputs, processes=processes)
+
+
+def test_a_process_that_dies_ends_the_replay(box):
+    with pytest.raises(LiveError, match=r"process \d of the load generator has died"):
+        play_live(box.url, chance_plan(10), make_inputs=dying_inputs, processes=2)
+
+
+def test_a_schedule_that_cannot_be_read_on_ends_the_replay(box):
+    def plan() -> Iterator[Arrival]:
+        yield from chance_plan(300)
+        raise OSError("the trace is gone")
+
+    for processes in (1, 2):
+        with pytest.raises(OSError, match="the trace is gone"):
+            play_live(box.url, plan(), processes=processes)
+
+
+def test_no_process_is_no_way_to_send(tmp_path):
+    with pytest.raises(ValueError, match="processes is an integer from 1"):
+        play_live(f"unix://{tmp_path}/s", [], processes=0)

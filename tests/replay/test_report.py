@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import random
+import re
+from html.parser import HTMLParser
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from replay.report import print_table, summary, write_report
+from replay.report.cases import differences, study
+from replay.report.figures import ENDINGS, figures
+from replay.report.statistics import estimate, student_t
+from replay.report.svg import count_axis, spread, ticks
+from replay.results import Row, Rows, RunResult, Sample
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+OUTCOMES = ("completed", "late", "infeasible", "overloaded", "expired", "cancelled", "failed")
+
+
+def row(at_ms: float, latency_ms: float, outcome: str = "completed", **changes: object) -> Row:
+    at_ns, budget_ns = int(at_ms * 1e6), 50_000_000
+    values: dict[str, object] = {
+        "intended_ns": at_ns,
+        "model": "digits",
+        "variant": "int8",
+        "target": "cpu:0",
+        "priority": 1,
+        "weight": 1.0,
+        "budget_ns": budget_ns,
+        "outcome": outcome,
+        "ended_ns": at_ns + int(latency_ms * 1e6),
+        "on_time": outcome == "completed",
+    }
+    return Row(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def result(policy: str, seed: int = 1, load: float | None = 0.9, requests: int = 60) -> RunResult:
+    chance = random.Random(f"{policy}/{seed}/{load}")
+    run = RunResult("cameras", policy, seed, load, bound=0.95, cost=0.001 * seed)
+    for index in range(requests):
+        outcome = "completed" if chance.random() < 0.7 else chance.choice(OUTCOMES)
+        latency_ms = chance.uniform(5, 50) if outcome == "completed" else chance.uniform(51, 90)
+        model, priority = chance.choice(("digits", "faces")), chance.choice((0, 1))
+        run.add(row(index * 10, latency_ms, outcome, model=model, priority=priority))
+        run.timeline.append(Sample(index * 10_000_000, index % 7, {"cpu:0": index % 2}))
+    run.calibration = [(0.9, 0.88, 40), (0.95, 0.93, 20)]
+    return run
+
+
+def sweep(*policies: str) -> list[RunResult]:
+    return [result(p, seed, load) for p in policies for load in (0.5, 0.9, 1.5) for seed in (1, 2)]
+
+
+def written(results: list[RunResult], tmp_path: Path, **options: object) -> str:
+    path = tmp_path / "report.html"
+    write_report(results, path, **options)  # type: ignore[arg-type]
+    return path.read_text(encoding="utf-8")
+
+
+def printed(results: list[RunResult], width: int = 160, **options: object) -> str:
+    console = Console(file=StringIO(), width=width, color_system=None)
+    print_table(results, console, **options)  # type: ignore[arg-type]
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+class Tags(HTMLParser):
+    """Every element is closed, in order, and nothing is fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        assert not {name for name, _ in attrs} & {"src", "href", "xlink:href", "srcset", "style"}
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_page(page: str) -> None:
+    tags = Tags()
+    tags.feed(page)
+    tags.close()
+    assert tags.open == []
+    assert not tags.seen & {"script", "link", "img", "iframe", "object", "base"}
+    assert not re.search(r"https?://|url\(|@import", page)
+    for drawing in re.findall(r"<svg.*?</svg>", page, re.S):
+        numbers = ElementTree.fromstring(drawing).iter()
+        assert not [e for e in numbers if "nan" in e.attrib.values() or "inf" in e.attrib.values()]
+    assert "NaN" not in page
+    assert not re.search(r"[ML ]-?(nan|inf)\b", page)
+
+
+class TestPage:
+    def test_it_is_whole_and_needs_nothing_else(self, tmp_path):
+        page = written(sweep("goodput", "edf_admit", "ect"), tmp_path)
+        check_page(page)
+        for heading in ("On time, over load", "Calibration", "Cost", "Latency against deadline"):
+            assert heading in page
+        for heading in ("By model", "By priority", "Over time", "Case by case"):
+            assert heading in page
+
+    def test_the_same_results_give_the_same_bytes(self, tmp_path):
+        assert written(sweep("a", "b"), tmp_path) == written(sweep("a", "b"), tmp_path)
+
+    def test_words_of_others_are_only_words(self, tmp_path):
+        evil = '</title></svg><script>alert("1")</script>&{{ 7 * 7 }}'
+        run = RunResult(evil, evil, 1, 0.5, notes=[evil])
+        run.add(row(1, 5, model=evil))
+        run.timeline.append(Sample(2_000_000, 1, {evil: 1}))
+        run.calibration = [(0.9, 0.9, 1)]
+        page = written([run, result("b")], tmp_path, title=evil)
+        check_page(page)
+        assert "<script" not in page
+        assert "49" not in re.findall(r"<title>(.*?)</title>", page)[0]
+
+    def test_without_runs_it_says_so(self, tmp_path):
+        page = written([], tmp_path)
+        check_page(page)
+        assert "There are no runs to report." in page
+        assert "There are no runs to report." in printed([])
+
+    @pytest.mark.parametrize("rows", [[], [row(0, 0)], [row(0, 5)], [row(3, 80, "expired")]])
+    def test_a_run_of_nothing_or_of_one_request(self, rows, tmp_path):
+        run = RunResult("tiny", "goodput", 1)
+        for each in rows:
+            run.add(each)
+        check_page(written([run], tmp_path))
+        assert "goodput" in printed([run])
+
+    def test_a_long_run_gives_a_small_file(self, tmp_path):
+        count = 100_000
+        run = result("goodput", requests=1)
+        run.rows = Rows.from_data(
+            {
+                "limit": count,
+                "stride": 4,
+                "seen": 4 * count,
+                "shapes": [["digits", "int8", "cpu:0", 1, outcome] for outcome in OUTCOMES],
+                "shape": [index * 7919 % len(OUTCOMES) for index in range(count)],
+                "intended_ns": [index * 1000 for index in range(count)],
+                "ended_ns": [index * 1000 + index * 6007 % 90_000_000 for index in range(count)],
+                "budget_ns": [50_000_000] * count,
+                "weight": [1.0] * count,
+                "on_time": [index * 7919 % len(OUTCOMES) == 0 for index in range(count)],
+            }
+        )
+        run.timeline = [Sample(i * 2000, i % 50, {"cpu:0": i % 3}) for i in range(count // 2)]
+        page = written([run], tmp_path)
+        check_page(page)
+        assert len(page) < 100_000
+        assert "one request in 4 was kept" in page
+
+    def test_many_policies_and_cases_stay_below_a_megabyte(self, tmp_path):
+        runs = [
+            RunResult(f"case {case}", f"policy-{policy}(wrapped)", 1, None, rows=run.rows)
+            for case in range(30)
+            for policy in range(13)
+            for run in [result("any", requests=80)]
+        ]
+        for run in runs:
+            for each in run.rows:
+                run.add(each)
+            run.timeline = result("any", requests=80).timeline
+        page = written(runs, tmp_path)
+        check_page(page)
+        assert len(page) < 1_000_000
+        assert "2 of 30 cases" in page
+
+    def test_simulated_and_live_runs_stand_apart(self, tmp_path):
+        live = result("goodput")
+        live.against = "live"
+        page = written([result("goodput"), live], tmp_path)
+        assert "goodput (sim)" in page
+        assert "goodput (live)" in page
+
+
+class TestNumbers:
+    def test_a_run_is_told_as_its_rows_have_it(self):
+        for run in sweep("a", "b"):
+            rows = list(run.rows)
+            said = figures(run)
+            assert said.on_time == sum(r.on_time for r in rows) / len(rows)
+            assert said.p50_ms == run.p50_ms()
+            assert said.p99_ms == run.p99_ms()
+            assert said.endings["expired"] == sum(r.outcome == "expired" for r in rows)
+            assert said.endings["late"] == sum(r.outcome == "late" for r in rows)
+            assert sum(said.endings.values()) == len(rows)
+            assert float(said.within[100]) == pytest.approx(said.on_time)
+
+    def test_a_result_that_came_too_late_is_late_whatever_the_door_said(self):
+        run = RunResult("live", "a", 1)
+        run.add(row(0, 60, "completed", on_time=False))
+        assert figures(run).endings == {**dict.fromkeys(ENDINGS, 0), "late": 1}
+
+    def test_over_time_nothing_is_lost(self):
+        run = result("a", requests=500)
+        shown = figures(run).timeline
+        assert shown is not None
+        seconds = shown.end_s / shown.endings.shape[1]
+        assert float(shown.endings.sum()) * seconds == pytest.approx(500)
+        assert shown.queue_high.max() == 6
+
+    def test_the_queue_between_samples_is_what_it_was_at_the_last(self):
+        run = RunResult("s", "a", 1)
+        run.add(row(96, 1))
+        run.timeline = [Sample(0, 4, {"cpu:0": 2}), Sample(48_000_000, 0, {"cpu:0": 0})]
+        shown = figures(run).timeline
+        assert shown is not None
+        assert shown.queue_mean.tolist() == pytest.approx([4.0] * 48 + [0.0] * 48)
+        assert shown.busy["cpu:0"].tolist() == pytest.approx([1.0] * 48 + [0.0] * 48)
+
+    def test_the_table_is_the_mean_over_seeds(self, tmp_path):
+        runs = [result("goodput", seed) for seed in (1, 2, 3)]
+        shares = [run.on_time_share() for run in runs]
+        mean = sum(shares) / 3
+        deviation = (sum((share - mean) ** 2 for share in shares) / 2) ** 0.5
+        cell = f"{mean * 100:.1f} ± {4.303 * deviation / 3**0.5 * 100:.1f}"
+        assert f"<td>{cell}</td>" in written(runs, tmp_path)
+        assert cell in printed(runs)
+
+    def test_rows_for_programs(self):
+        runs = sweep("goodput")
+        rows = summary(runs)
+        assert len(rows) == len(runs)
+        for run, said in zip(runs, rows, strict=True):
+            assert (said["scenario"], said["policy"], said["seed"]) == (
+                "cameras",
+                "goodput",
+                run.seed,
+            )
+            assert said["on_time_share"] == run.on_time_share()
+            assert said["bound_share"] == run.bound_share()
+            assert said["p99_ms"] == run.p99_ms()
+            assert said["outcomes"] == dict(run.outcomes())
+
+    def test_unlike_seeds_give_a_mean_without_an_interval(self):
+        found = study([result("a", 1, 0.5), result("a", 2, 0.5), result("a", 1, 0.9)])
+        whole = found.overall(lambda run: run.on_time, "a")
+        assert whole is not None
+        assert whole.half_width is None
+
+    def test_policies_that_played_other_cases_are_warned_of(self, tmp_path):
+        assert "did not all play" in written([result("a"), result("b", load=1.5)], tmp_path)
+        assert "did not all play" not in written([result("a"), result("b")], tmp_path)
+
+
+class TestCompare:
+    def test_differences_are_paired_by_seed(self):
+        runs = [result(policy, seed) for policy in ("a", "b") for seed in (1, 2, 3)]
+        (said,) = differences(study(runs), "a", "b")
+        gaps = [runs[i].on_time_share() - runs[i + 3].on_time_share() for i in range(3)]
+        expected = estimate(gaps)
+        assert said.estimate == expected
+
+    def test_seeds_of_one_alone_are_left_out(self):
+        runs = [result("a", 1), result("a", 2), result("b", 2), result("b", 3)]
+        (said,) = differences(study(runs), "a", "b")
+        assert said.estimate.count == 1
+        assert not said.clear
+
+    def test_two_policies_are_compared_and_three_only_when_asked(self, tmp_path):
+        assert "a against b" in written(sweep("a", "b"), tmp_path)
+        assert "a less b" in printed(sweep("a", "b"))
+        assert "against b" not in written(sweep("a", "b", "c"), tmp_path)
+        assert "c against a" in written(sweep("a", "b", "c"), tmp_path, compare=("c", "a"))
+
+    def test_an_unknown_policy_is_named(self, tmp_path):
+        with pytest.raises(ValueError, match=r"'x' to compare \(there are: a, b\)"):
+            written(sweep("a", "b"), tmp_path, compare=("a", "x"))
+
+
+class TestTerminal:
+    @pytest.mark.parametrize("width", [80, 110, 160])
+    def test_every_figure_is_whole_at_any_width(self, width):
+        text = printed(sweep("goodput", "edf_admit"), width)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        assert "mean of 3 cases" in text
+
+    def test_words_of_others_are_not_markup(self):
+        assert "[red]x" in printed([result("[red]x")])
+
+
+class TestDrawing:
+    @given(st.floats(1e-6, 1e9), st.integers(1, 8))
+    def test_an_axis_reaches_what_it_shows(self, high, wanted):
+        axis = count_axis("", high, wanted)
+        assert axis.low == 0
+        assert axis.high >= high * (1 - 1e-6)
+        assert 2 <= len(axis.ticks) <= wanted + 2
+
+    @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+    def test_ticks_are_within(self, low, span):
+        for value, _ in ticks(low, low + span):
+            assert low - 1e-6 * span <= value <= low + span * (1 + 1e-6)
+
+    @given(st.lists(st.floats(0, 200), max_size=16))
+    def test_labels_keep_off_one_another(self, wanted):
+        placed = sorted(spread(wanted, 12.5, 0.0, 200.0))
+        assert all(b - a >= 12.5 - 1e-6 for a, b in pairwise(placed))
+        assert all(-1e-6 <= place <= 200 + 1e-6 for place in placed)
+
+
+def test_students_t_is_that_of_the_tables():
+    known = {1: 12.706, 2: 4.303, 10: 2.228, 11: 2.201, 15: 2.131, 20: 2.086, 30: 2.042, 100: 1.984}
+    for freedom, value in known.items():
+        assert student_t(freedom) == pytest.approx(value, abs=0.001)

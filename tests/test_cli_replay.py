@@ -1,0 +1,146 @@
+"""`laxity replay`: what it plays, what it says, and how it says no."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replay.results import read_results
+from scheduler import cli
+
+FLEET = """
+models: [{name: digits, base_ms: 5, per_item_ms: 1, jitter: 0.1, batches: [1, 2, 4]}]
+boxes: [{devices: [{id: "cpu:0"}]}]
+"""
+WORKLOAD = """
+requests: 200
+process: poisson
+load: 0.8
+mix: [{model: digits, deadline_ms: 50}]
+"""
+TRACE = "arrival_ms,qos,deadline_ms\n" + "".join(f"{i * 10},a,40\n" for i in range(100))
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    (tmp_path / "work.yaml").write_text(WORKLOAD)
+    (tmp_path / "trace.csv").write_text(TRACE)
+    folder: Path = tmp_path
+    return folder
+
+
+@pytest.fixture
+def run(files, monkeypatch, capsys):
+    """Runs a command line in the folder of the files; exit status, stdout, stderr."""
+    monkeypatch.chdir(files)
+    monkeypatch.delenv("LAXITY_URL", raising=False)
+
+    def run_it(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["laxity", "replay", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run_it
+
+
+def rows(path: str = "rows.json") -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(Path(path).read_text())
+    return found
+
+
+def test_a_workload_with_policies_and_seeds(run):
+    status, out, _ = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf,fcfs", "--seeds", "2",
+        "--compare", "edf,fcfs", "--json", "rows.json", "--full", "full.json",
+    )  # fmt: skip
+    assert status == 0
+    assert "on time" in out
+    assert "±" in out
+    found = rows()
+    assert [(row["policy"], row["seed"]) for row in found] == [
+        ("edf", 1), ("fcfs", 1), ("edf", 2), ("fcfs", 2)
+    ]  # fmt: skip
+    assert {row["scenario"] for row in found} == {"work"}
+    assert [result.seed for result in read_results("full.json")] == [1, 1, 2, 2]
+
+
+def test_the_load_can_be_set(run):
+    run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "2", "--json", "a.json")
+    run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--json", "b.json")
+    (twice,), (usual,) = rows("a.json"), rows("b.json")
+    assert (twice["load"], usual["load"]) == (2, 0.8)
+    assert twice["on_time_share"] < usual["on_time_share"]  # type: ignore[operator]
+
+
+def test_a_trace_is_cut_scaled_and_given_a_model(run):
+    options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"
+    run("trace.csv", *options)
+    assert rows()[0]["requests"] == 100
+    run("trace.csv", *options, "--slice", "0.5:", "--speed", "2", "--rate-scale", "2")
+    assert 80 <= rows()[0]["requests"] <= 100  # type: ignore[operator]
+    assert rows()[0]["bound_share"] is None
+
+
+def test_scenarios_write_their_rows(run):
+    status, out, _ = run(
+        "scenarios", "--only", "load-*", "--requests", "50", "--policy", "edf", "--json",
+        "rows.json", "--no-bound",
+    )  # fmt: skip
+    assert status == 0
+    assert "load-0_5" in out
+    assert len(rows()) == 7
+    assert {"scenario", "policy", "seed", "on_time_share", "bound_share", "p99_ms"} <= set(
+        rows()[0]
+    )
+
+
+def test_one_scenario_by_its_name_and_a_report(run):
+    status, _, err = run(
+        "drift-2x", "--requests", "100", "--policy", "edf,fcfs", "--report", "report.html"
+    )
+    assert status == 0
+    assert "report.html" in err
+    assert "<html" in Path("report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lod-0_5"], "did you mean 'load-0_5'?"),
+        (["scenarios", "--only", "nix"], "no scenario fits 'nix'"),
+        (["load-0_5", "--slice", "1:2"], "--slice is for traces and journals"),
+        (["load-0_5", "--policy", "efd"], "did you mean 'edf'?"),
+        (["load-0_5", "--against", "life"], "--against is sim or live"),
+        (["load-0_5", "--compare", "edf"], "--compare takes two policies"),
+        (["load-0_5", "--json", "no/where.json"], "there is no folder no"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--load", "1"], "give it a --rate-scale"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--slice", "9"], "--slice is FROM:TO"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--model", "digit"], "did you mean 'digits'?"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--format", "azur"], "unknown trace format"),
+        (["bad.csv", "--fleet", "fleet.yaml"], "bad.csv:3: "),
+        (["empty", "--fleet", "fleet.yaml"], "no file named *.journal"),
+        (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
+        (["fleet.yaml", "--fleet", "fleet.yaml"], "fleet.yaml: "),
+    ],
+)
+def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
+    Path("empty").mkdir()
+    Path("bad.csv").write_text("arrival_ms,qos,deadline_ms\n0,a,40\n10,a,soon\n")
+    status, out, err = run(*words)
+    assert status == 2
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):
+    monkeypatch.setenv("LAXITY_URL", "unix:///nowhere/laxity.sock")
+    status, _, err = run("work.yaml")
+    assert status == 1
+    assert "laxity: " in err
