@@ -301,11 +301,13 @@ def _solve(
     gain = np.zeros(columns)
     gain[count:fillers] = [worth[r] for _, r in seats]
     upper = np.ones(columns)
-    upper[:count] = [program.parallel[batch.option.place] for batch in batches]
+    upper[:count] = [
+        # on a coarse grid a batch may take no time, and then any number of them begin together
+        program.parallel[batch.option.place] if batch.option.least_ns else len(worth)
+        for batch in batches
+    ]
     if not padding:
-        upper[fillers:] = [
-            program.parallel[batch.option.place] * batch.option.size for batch in batches
-        ]
+        upper[fillers:] = upper[:count] * [batch.option.size for batch in batches]
     whole = np.zeros(columns)
     whole[:count] = 1
     solved = milp(

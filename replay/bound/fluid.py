@@ -57,17 +57,16 @@ def fluid_bound(
     conditions: Mapping[str, Conditions] | None = None,
     times: ServiceTimes | None = None,
     weighted: bool = False,
-    block: int = 500,
-    columns: int = 12_000,
+    block: int = 1_000,
+    columns: int = 8_000,
     rounds: int = 4,
 ) -> FluidBound:
     """The most that any policy, clairvoyant about arrivals, can finish in time.
 
     Why it is an upper bound. Let `price_p(t) >= 0` be any prices of the time of each place p.
-    A batch that begins at s and takes S pays for its time; its places are paid for by those of
-    its requests that can still be in time, in equal shares, each until its own deadline.
-    Nobody's bill is larger than the batch's, and all bills together are at most what all device
-    time costs. So what is finished in time is worth at most
+    A batch that runs pays for its time; each of its requests that could still be in time when it
+    began pays an equal share of that, until its own deadline. So all bills together are at most
+    what all device time costs, and what is finished in time is worth at most
 
         price of all device time  +  sum over requests of  max(0, worth - its smallest bill)
 
@@ -197,14 +196,15 @@ class _Stretch:
         """Finds prices from one time until another, looking a little to either side."""
         if not self.fleet.places:
             return
-        budget_ns = np.quantile(known.deadline_ns - known.at_ns, _SHARE_OF_LONG)
-        margin_ns = max(0, min(int(budget_ns), until_ns - from_ns))
+        budget_ns = int(np.quantile(known.deadline_ns - known.at_ns, _SHARE_OF_LONG))
+        margin_ns = max(0, min(budget_ns, until_ns - from_ns))
         begin_ns, end_ns = from_ns - margin_ns, until_ns + margin_ns
         near = known.where((known.deadline_ns > begin_ns) & (known.at_ns < end_ns))
         bids = list(self._bids(near, near, None))
         demand = _demand(near, bids, len(self.fleet.places))
         edges_ns, prices = price_list(demand, self.fleet.places, begin_ns, end_ns, self.columns)
-        if self.rounds and np.any(prices):
+        if self.rounds and margin_ns >= budget_ns and np.any(prices):
+            # else too much of what competes for this time lies outside of what is looked at
             edges_ns, prices = refine(
                 demand, bids, self.fleet.places, edges_ns, prices, self.rounds
             )
@@ -228,7 +228,7 @@ class _Stretch:
         for kind in np.unique(own.kind):
             rows = np.flatnonzero(own.kind == kind)
             some, kin = own.where(rows), known.where(known.kind == kind)
-            for option in self.fleet.options(names[kind]):
+            for option in self.fleet.useful(names[kind]):
                 bid = Bid(option, some, kin, known_from_ns)
                 bid.rows = rows[bid.rows]
                 if len(bid.rows):

@@ -144,7 +144,7 @@ class Option:
         return prices
 
     def beats(self, other: Option) -> bool:
-        """Whether nothing is lost without the other one."""
+        """Whether nothing is lost without the other one, if a batch need not be full."""
         if (self.place, self.from_ns, self.by_ns) != (other.place, other.from_ns, other.by_ns):
             return False
         if self.size < other.size or self.least_ns > other.least_ns:
@@ -187,19 +187,28 @@ class Fleet:
     places: tuple[Place, ...]
     _times: ServiceTimes
     _options: dict[tuple[str, str | None], list[Option]] = field(default_factory=dict)
+    _useful: dict[tuple[str, str | None], list[Option]] = field(default_factory=dict)
 
     def options(self, kind: RequestClass) -> list[Option]:
-        """Everything that serves a class, without what can't be of use."""
+        """Everything that serves a class."""
         key = kind.model, kind.variant
         found = self._options.get(key)
         if found is None:
-            found = self._options[key] = list(self._all_options(kind))
-            for option in list(found):
+            found = self._options[key] = list(self._find(kind))
+        return found
+
+    def useful(self, kind: RequestClass) -> list[Option]:
+        """What serves a class, without what is beaten where a batch need not be full."""
+        key = kind.model, kind.variant
+        found = self._useful.get(key)
+        if found is None:
+            found = self._useful[key] = list(self.options(kind))
+            for option in self.options(kind):
                 if any(other is not option and other.beats(option) for other in found):
                     found.remove(option)
         return found
 
-    def _all_options(self, kind: RequestClass) -> Iterable[Option]:
+    def _find(self, kind: RequestClass) -> Iterable[Option]:
         for index, place in enumerate(self.places):
             target = place.targets[0]
             for offer in target.offers:

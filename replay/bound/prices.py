@@ -22,6 +22,8 @@ from scipy.sparse import csr_array  # type: ignore[import-untyped]
 from replay.bound.model import Floats, Ints, Place
 
 _COARSEST = 16
+_MOST_ITERATIONS = 20_000
+"""Where a program is hard; a limit of time would make the bound depend on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class Columns:
 
 
 def solve(columns: Columns, count: Floats, capacity_ns: Floats, unit_ns: float) -> Floats:
-    """The dual price of a nanosecond of each capacity; 0 if the solver fails."""
+    """The dual price of a nanosecond of each capacity; 0 if the solver gives up."""
     size = len(columns.worth)
     if size == 0:
         return np.zeros(capacity_ns.shape)
@@ -174,7 +176,13 @@ def solve(columns: Columns, count: Floats, capacity_ns: Floats, unit_ns: float) 
         shape=(len(count) + capacity_ns.size, size),
     )
     limits = np.concatenate((count, capacity_ns.reshape(-1) / unit_ns))
-    solved = linprog(-columns.worth, A_ub=matrix, b_ub=limits, method="highs")
+    solved = linprog(
+        -columns.worth,
+        A_ub=matrix,
+        b_ub=limits,
+        method="highs",
+        options={"maxiter": _MOST_ITERATIONS},
+    )
     if solved.status != 0:
         return np.zeros(capacity_ns.shape)
     dual = -solved.ineqlin.marginals[len(count) :].reshape(capacity_ns.shape)

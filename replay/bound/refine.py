@@ -24,11 +24,11 @@ from replay.bound.model import Floats, Ints, Place
 from replay.bound.prices import Columns, Demand, event_edges, solve
 from replay.bound.timeline import Prices
 
-_MOST_INTERVALS = 2_000
+_MOST_INTERVALS = 5_000
 _SHORTER = 0.3
-_PATIENCE = 2
-_SPREAD = 5
-_LARGEST = 400_000
+_PATIENCE = 3
+_SPREAD = 10
+_LARGEST = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,10 @@ def refine(
     """
     intervals = min(_MOST_INTERVALS, 12 * len(demand.worth) + 16)
     events_ns = np.concatenate([bid.corners_ns() for bid in bids])
-    fine_ns = event_edges(events_ns, int(edges_ns[0]), int(edges_ns[-1]), intervals)
+    finer_ns = event_edges(events_ns, int(edges_ns[0]), int(edges_ns[-1]), intervals)
+    fine_ns = np.union1d(edges_ns, finer_ns)
+    if _size(demand, bids, fine_ns) > 2 * _LARGEST:
+        return edges_ns, prices
     best = prices[:, np.searchsorted(edges_ns, fine_ns[:-1], side="right") - 1]
     capacity = np.array([place.capacity_ns(fine_ns) for place in places])
     least, ways = _answer(demand, bids, fine_ns, best, capacity, spread=True)
@@ -95,6 +98,13 @@ def refine(
         else:
             step, failures = _SHORTER * step, failures + 1
     return fine_ns, best
+
+
+def _size(demand: Demand, bids: Sequence[Bid], edges_ns: Ints) -> float:
+    """About how many entries the first program would have."""
+    busy_ns = min(float(np.mean(bid.price_ns)) for bid in bids)
+    met = busy_ns / float(edges_ns[-1] - edges_ns[0]) * len(edges_ns) + 1
+    return met * (_SPREAD + 1) * float(np.count_nonzero(demand.rate))
 
 
 def _ways(bid: Bid, at: Ints, begin_ns: Ints) -> _Ways:
