@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from policies.outlook import Bid, Outlook
-from policies.pace import WORTHWHILE
 from policies.serving import Candidate
 from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.queues import ClassQueue
@@ -32,6 +31,10 @@ class _Deferred:
 
     candidate: Candidate
     until_ns: int
+
+
+WORTHWHILE = 1.03
+"""A larger batch must raise the rate by this factor, since it makes its requests wait longer."""
 
 
 class Deferred:

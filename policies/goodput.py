@@ -2,49 +2,47 @@
 
 Rule, in three parts:
 
-* Admission (`policies.admission`). A new request is refused at once if it would miss, or if it
-  would push a request that was promised service past its deadline (unless that one matters
-  less). So nearly everything that is refused hears it on arrival, and what is admitted is kept.
-  What takes more time per weight than others is refused first.
-* Service. While nothing is lost by it, the class with the most urgent request goes first, in
-  the batch size with the most requests in time per device-second. When serving that class would
-  make others miss, the choice is by (weight finished in time - weight lost meanwhile) per
-  device-second, over all classes, variants and batch sizes.
+* Admission (`policies.admission`). A new request is refused at once if it would most likely not
+  be served in time: by the work queued ahead of it, and by what became of such promises before.
+* Service. Of the batches that an open target could finish in time, of every class, variant and
+  size, the one that is worth most goes, unless that harms something of a more important priority:
+
+      sum over its requests of  weight * (exp(-slack / scale) + CALM)  per device-second
+
+  where slack is how much earlier than its deadline a request would be done, and scale is a
+  share of the longest of these batches. What is urgent goes before what can wait; among equally
+  urgent things, and where not everything can be served, what gives most per device-second.
 * Dropping. What no target can finish in time any more is dropped at once.
 
-Wins under overload and with mixed classes; costs a little latency where batches pay. Loses where
-nearly every deadline is as short as one batch and latency is noisy.
+Wins under overload and bursts, with mixed models and with devices of unlike speed. Loses a little
+of the most extreme bursts to policies that admit everything and say no late.
 
-Source: the rate rule follows the value-density heuristics for overloaded real-time systems
-(E. D. Jensen, C. D. Locke, H. Tokuda, "A Time-Driven Scheduling Model for Real-Time Operating
-Systems", RTSS 1985).
+Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
+Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in
+complex job shops", Journal of Scheduling 5(3), 2002, after A. P. J. Vepsalainen, T. E. Morton,
+"Priority Rules for Job Shops with Weighted Tardiness Costs", Management Science 33(8), 1987.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import exp
 
 from policies.admission import Admission
 from policies.outlook import Bid, Outlook
-from policies.pace import WORTHWHILE
-from scheduler.core.latency import Ladder
-from scheduler.core.offers import Offer
+from policies.serving import Candidate, candidates
 from scheduler.core.policy import Decision, Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 
+CALM = 0.05
+"""What a request is worth that has all the time in the world, as a share of an urgent one: so
+that a backlog without urgent deadlines is served in the batches that get most done."""
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A batch that could be placed, with what it gains and loses."""
-
-    offer: Offer
-    batch: list[Request]
-    gained: float
-    lost: float
-    rate: float
+LEAST_IMPORTANT = 1 << 31
+"""A priority after all others."""
 
 
 class Goodput:
@@ -52,24 +50,33 @@ class Goodput:
 
     Args:
         quantile: The share of batches that must be done by the time that is counted on.
+        scale: How much slack makes a request less urgent by a factor of e, as a share of the
+            longest batch that could be sent.
     """
 
-    def __init__(self, quantile: float = 0.95) -> None:
+    def __init__(self, quantile: float = 0.95, scale: float = 0.4) -> None:
         """Takes its options from the configuration."""
+        if not scale > 0:
+            raise ValueError(f"scale must be above 0, not {scale}")
         self.quantile = quantile
+        self.scale = scale
         self._outlook = Outlook(quantile)
-        self._admission = Admission(self._outlook)
+        self.admission = Admission(self._outlook)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
-        outlook = self._outlook
+        outlook, admission = self._outlook, self.admission
         outlook.look(view)
         yield from self._refusals(view)
         yield from self._evictions()
         placed = False
         for target in view.open_targets():
             while target.is_open(view.now_ns):
-                place = self._choose(target) or outlook.late_welcome(target)
+                place = self._choose(target)
+                if place is not None:
+                    admission.served(place)
+                else:
+                    place = outlook.late_welcome(target)
                 if place is None:
                     break
                 placed = True
@@ -82,108 +89,82 @@ class Goodput:
         arrivals = view.arrivals
         if len(arrivals) > 1:
             arrivals.sort(key=_order)
-        undecided = {request.id for request in arrivals}
         for request in arrivals:
-            undecided.discard(request.id)
             if not request.accept_late:
-                refusal = self._admission.refusal(request, undecided)
+                refusal = self.admission.refusal(request)
                 if refusal is not None:
                     yield refusal
 
     def _evictions(self) -> Iterator[Drop]:
         for drop in self._outlook.doomed():
-            budgets = self._admission.counter_offer(drop.request)
+            self.admission.broken()
+            budgets = self.admission.counter_offer(drop.request)
             yield replace(drop, earliest_budget_ns=budgets)
 
     # -- service
 
     def _choose(self, target: TargetState) -> Place | None:
-        waiting = self._outlook.waiting(target)
-        if len(waiting) > 1:
-            waiting.sort(key=lambda found: _order(found[0].head()))
-        best: _Choice | None = None
-        for queue, bid in waiting:
-            choice = self._best_batch(queue, bid, waiting)
-            if choice is not None and (best is None or choice.rate > best.rate):
-                best = choice
-            if best is not None and not best.lost:
-                break
-        if best is None:
+        """The batch that is worth most, or a more important one where that harms nobody."""
+        found = list(candidates(self._outlook, target))
+        if not found:
             return None
-        reason = (
-            f"batch of {len(best.batch)}: {best.gained:g} in time, {best.lost:g} lost meanwhile"
-        )
-        return Place(target.spec.id, best.offer, tuple(best.batch), reason)
-
-    def _best_batch(
-        self, queue: ClassQueue, bid: Bid, waiting: list[tuple[ClassQueue, Bid]]
-    ) -> _Choice | None:
-        """The best batch of a class: of the first variant with which nothing is lost, or any."""
-        best: _Choice | None = None
-        for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
-            choice = self._best_size(queue, bid, waiting, offer, ladder, curve.ladder(0.5))
-            if choice is not None and (best is None or choice.rate > best.rate):
+        scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
+        best = self._best(found, scale_ns)
+        first = min([candidate.priority for candidate in found])
+        if first < max([candidate.priority for candidate in found]):
+            important = [candidate for candidate in found if candidate.priority == first]
+            choice = self._best(important, scale_ns)
+            if not self._harms(choice) or self._harms(best, best.priority):
                 best = choice
-                if not choice.lost:
-                    break
+        reason = f"batch of {len(best.batch)}: worth most of {len(found)} that would be in time"
+        return best.place(reason)
+
+    def _best(self, found: list[Candidate], scale_ns: float) -> Candidate:
+        """That which is worth most; of the preferred variants, unless others miss by it."""
+        preferred = [c for c in found if c.offer is c.bid.offers[0]]
+        best = max(preferred or found, key=lambda c: _worth(c, scale_ns))
+        if len(preferred) < len(found) and (not preferred or self._harms(best)):
+            harmless = [candidate for candidate in found if not self._harms(candidate)]
+            best = max(harmless or found, key=lambda c: _worth(c, scale_ns))
         return best
 
-    def _best_size(
-        self,
-        queue: ClassQueue,
-        bid: Bid,
-        waiting: list[tuple[ClassQueue, Bid]],
-        offer: Offer,
-        ladder: Ladder,
-        median: Ladder,
-    ) -> _Choice | None:
-        start_ns = self._outlook.starts_ns[bid.target_id]
-        best: _Choice | None = None
-        for rung, size in enumerate(ladder.sizes):
-            if size > len(queue):
-                break
-            done_ns = start_ns + ladder.latency_ns[rung]
-            batch = queue.first(size, done_ns)
-            if len(batch) < size:
-                break
-            lost = self._lost(queue, batch, start_ns, done_ns, waiting)
-            gained = sum([request.weight for request in batch])
-            rate = (gained - lost) / median.latency_ns[rung]
-            if best is None or rate > best.rate * (WORTHWHILE if rate > 0 else 1.0):
-                best = _Choice(offer, batch, gained, lost, rate)
-        return best
+    def _harms(self, candidate: Candidate, before: int = LEAST_IMPORTANT) -> bool:
+        """Whether a request could start now, but neither after a batch nor elsewhere.
 
-    def _lost(
-        self,
-        own: ClassQueue,
-        batch: list[Request],
-        start_ns: int,
-        done_ns: int,
-        waiting: list[tuple[ClassQueue, Bid]],
-    ) -> float:
-        """The weight that could start now, but not after this batch, nor elsewhere."""
-        lost = 0.0
-        for queue, bid in waiting:
+        Args:
+            candidate: The batch.
+            before: Only requests that are more important than this priority count.
+        """
+        target = candidate.bid.target
+        start_ns, done_ns = self._outlook.starts_ns[target.spec.id], candidate.done_ns
+        chosen = {request.id for request in candidate.batch}
+        for queue, bid in self._outlook.waiting(target):
             one_ns = bid.one_ns()
-            if queue.soonest_ns() >= done_ns + one_ns:
-                continue
             due = queue.due(done_ns + one_ns, start_ns + one_ns)
-            if queue is own:
-                taken = {request.id for request in batch}
-                due = [request for request in due if request.id not in taken]
-            if due and not self._has_alternative(queue, bid):
-                lost += sum([request.weight for request in due])
-        return lost
+            harmed = any(r.priority < before and r.id not in chosen for r in due)
+            if harmed and not self._has_alternative(queue, bid):
+                return True
+        return False
 
     def _has_alternative(self, queue: ClassQueue, bid: Bid) -> bool:
         """Whether another target could finish the most urgent request of a class in time."""
         deadline_ns = queue.head().deadline_ns
-        starts = self._outlook.starts_ns
+        starts_ns = self._outlook.starts_ns
         return any(
-            starts[other.target_id] + other.one_ns() <= deadline_ns
+            starts_ns[other.target_id] + other.one_ns() <= deadline_ns
             for other in self._outlook.bids(queue.kind)
             if other is not bid
         )
+
+
+def _worth(candidate: Candidate, scale_ns: float) -> tuple[float, int]:
+    """What a batch is worth per nanosecond of its target; the more urgent one breaks a tie."""
+    done_ns = candidate.done_ns
+    worth = [
+        request.weight * (exp((done_ns - request.deadline_ns) / scale_ns) + CALM)
+        for request in candidate.batch
+    ]
+    return sum(worth) / candidate.latency_ns, -candidate.deadline_ns
 
 
 def _order(request: Request) -> tuple[int, int, int]:

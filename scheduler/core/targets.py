@@ -114,6 +114,7 @@ class TargetState:
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
     _head_done_ns: int = 0
     _behind_ns: int = 0
+    _transfer_ns: int = 0
     _stale_ns: int | None = None
 
     # -- what it can run
@@ -172,6 +173,7 @@ class TargetState:
     def begin(self, run: Run) -> None:
         """Takes a run in."""
         self.runs[run.id] = run
+        self._transfer_ns = run.transfer_ns
         self._plan()
 
     def end(self, run: Run, now_ns: int, started: bool) -> None:
@@ -225,10 +227,13 @@ class TargetState:
         return self.up and len(self.runs) < self.spec.slots
 
     def opens_ns(self) -> int:
-        """When the next batch should be sent, given a slot: a lead before it was to be free."""
+        """When the next batch should be sent, given a slot: a lead before it was to be free.
+
+        Or earlier, by as much as the last batch took to get there: tensors need time on a link.
+        """
         if len(self.runs) < self.spec.width:
             return 0
-        return self._head_done_ns + self._behind_ns - self.spec.lead_ns
+        return self._head_done_ns + self._behind_ns - max(self.spec.lead_ns, self._transfer_ns)
 
     def is_open(self, now_ns: int) -> bool:
         """Whether a batch should be sent now."""

@@ -154,6 +154,15 @@ def test_the_way_there_is_no_part_of_what_is_learned():
     assert far.curve(FIVE).predict(1, 0.99) == 6 * MS
 
 
+def test_the_next_batch_leaves_as_long_before_as_the_last_one_took_to_get_there():
+    state = TargetState(replace(target(slots=3), lead_ns=2 * MS))
+    state.begin(run(1, 0))
+    done_ns = state.free_ns(0)
+    assert state.opens_ns() == done_ns - 2 * MS
+    state.begin(replace(run(2, 0), transfer_ns=30 * MS))
+    assert state.opens_ns() == state.free_ns(0) - 30 * MS
+
+
 @pytest.mark.parametrize(
     "wrong", [{"width": 0}, {"width": 3}, {"cost_per_s": -1.0}, {"transfer_ns": (0, -1.0)}]
 )
