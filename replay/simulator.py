@@ -23,12 +23,13 @@ from scheduler.core.policy import Policy
 from scheduler.core.requests import DEFAULT_PRIORITY, Request, RequestClass
 from scheduler.core.scheduler import Limits, Scheduler
 from scheduler.core.targets import TargetSpec
+from scheduler.core.values import value
 
 ServiceTime = Callable[[Dispatch], int]
 """How long a batch really takes, in nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Arrival:
     """A request of a workload.
 
@@ -51,7 +52,7 @@ class Arrival:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ending:
     """How a request of a simulation ended.
 
@@ -96,14 +97,14 @@ OnRun = Callable[[Dispatch, int, int], None]
 """Hears of a batch that a target begins, when it begins, and when it will be done."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Landed:
     """A batch has come to a target that is far."""
 
     run: Dispatch
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Freed:
     """A target that is far has done a batch, and its results are on their way."""
 

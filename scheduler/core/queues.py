@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 
 from scheduler.core.requests import Request, RequestClass
 
@@ -41,7 +41,9 @@ class ClassQueue:
 
     def push(self, request: Request) -> None:
         """Adds a request; the ids say in which order requests came."""
-        level = self._levels.setdefault(request.priority, [])
+        level = self._levels.get(request.priority)
+        if level is None:
+            level = self._levels[request.priority] = []
         insort(level, (request.deadline_ns, request.id, request))
         self._by_age[request.id] = request
 
@@ -70,7 +72,7 @@ class ClassQueue:
         found: list[Request] = []
         for level in self._in_order():
             at = bisect_left(level, (after_ns,)) if after_ns else 0
-            found.extend(entry[2] for entry in islice(level, at, at + count - len(found)))
+            found += [entry[2] for entry in level[at : at + count - len(found)]]
             if len(found) == count:
                 break
         return found
@@ -89,13 +91,11 @@ class ClassQueue:
 
     def count_ahead(self, request: Request) -> int:
         """How many are served before a request, which may wait in another queue."""
-        ahead = 0
         own = request.priority
-        for priority, level in self._levels.items():
-            if priority == own:
-                ahead += bisect_left(level, (request.deadline_ns, request.id))
-            elif priority < own:
-                ahead += len(level)
+        level = self._levels.get(own)
+        ahead = bisect_left(level, (request.deadline_ns, request.id)) if level else 0
+        if len(self._levels) > 1:
+            ahead += sum([len(each) for prior, each in self._levels.items() if prior < own])
         return ahead
 
     def level(self, priority: int) -> Sequence[Entry]:

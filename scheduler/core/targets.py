@@ -114,6 +114,7 @@ class TargetState:
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
     _head_done_ns: int = 0
     _behind_ns: int = 0
+    _opens_ns: int = 0
     _stale_ns: int | None = None
 
     # -- what it can run
@@ -182,13 +183,17 @@ class TargetState:
         self._plan()
 
     def _plan(self) -> None:
+        """Reckons anew when it is free, which only changes with what it holds."""
         if self.spec.width > 1:
             self._plan_lanes()
         elif self.runs:
-            expected = [run.expected_ns for run in self.runs.values()]
-            head = next(iter(self.runs.values()))
-            self._head_done_ns = self._started_ns(head) + expected[0]
-            self._behind_ns = sum(expected[1:])
+            head, *behind = self.runs.values()
+            self._head_done_ns = self._started_ns(head) + head.expected_ns
+            self._behind_ns = sum([run.expected_ns for run in behind]) if behind else 0
+        if len(self.runs) < self.spec.width:
+            self._opens_ns = 0
+        else:
+            self._opens_ns = self._head_done_ns + self._behind_ns - self.spec.lead_ns
 
     def _plan_lanes(self) -> None:
         """Where several batches run at once, the next one starts when the first of them is done."""
@@ -226,10 +231,8 @@ class TargetState:
 
     def opens_ns(self) -> int:
         """When the next batch should be sent, given a slot: a lead before it was to be free."""
-        if len(self.runs) < self.spec.width:
-            return 0
-        return self._head_done_ns + self._behind_ns - self.spec.lead_ns
+        return self._opens_ns
 
     def is_open(self, now_ns: int) -> bool:
         """Whether a batch should be sent now."""
-        return self.has_slot() and self.opens_ns() <= now_ns
+        return self._opens_ns <= now_ns and self.has_slot()
