@@ -94,7 +94,7 @@ class ClassQueue:
         own = request.priority
         level = self._levels.get(own)
         ahead = bisect_left(level, (request.deadline_ns, request.id)) if level else 0
-        if len(self._levels) > 1:
+        if not level or len(self._levels) > 1:
             ahead += sum([len(each) for prior, each in self._levels.items() if prior < own])
         return ahead
 

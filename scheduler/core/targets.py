@@ -147,7 +147,7 @@ class TargetState:
     def observe(self, run: Run, now_ns: int) -> None:
         """Learns from a run that is done now, unless its offer has been replaced meanwhile."""
         curve = self.curve(run.offer)
-        if curve.offer == run.offer:
+        if curve.offer is run.offer or curve.offer == run.offer:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
             curve.observe(len(run.request_ids), max(1, now_ns - started_ns), now_ns)
             self._stale_ns = self._stale_ns or curve.stale_ns()
