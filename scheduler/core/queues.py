@@ -61,6 +61,9 @@ class ClassQueue:
 
     def head(self) -> Request:
         """The request to be served first."""
+        if len(self._levels) == 1:
+            (level,) = self._levels.values()
+            return level[0][2]
         return self._levels[min(self._levels)][0][2]
 
     def by_age(self) -> Iterator[Request]:
@@ -79,6 +82,9 @@ class ClassQueue:
 
     def soonest_ns(self) -> int:
         """The earliest deadline in the queue."""
+        if len(self._levels) == 1:
+            (level,) = self._levels.values()
+            return level[0][0]
         return min([level[0][0] for level in self._levels.values()])
 
     def due(self, before_ns: int, from_ns: int = 0) -> list[Request]:
