@@ -17,7 +17,7 @@ def test_equal_values_are_equal_and_hash_alike():
     again = Request(1, RequestClass("m"), 5, weight=2.0)
     assert again == REQUEST
     assert {REQUEST, again} == {REQUEST}
-    assert REQUEST != Request(1, RequestClass("m"), 6, weight=2.0)
+    assert Request(1, RequestClass("m"), 6, weight=2.0) != REQUEST
 
 
 def test_values_of_two_types_are_never_equal():
