@@ -3,9 +3,11 @@
     python -m benchmarks.simulator [--policy NAME] [--json FILE] [--long N]
 
 Four classes of requests on three targets of unlike speed, at 1.5 times what they can do, with
-deadlines that keep about 1,000 requests queued. `loop_per_s` is the same with a policy that costs
-nothing (it places whatever is first in line), on a queue that stays short: the loop and the core by
-themselves. `--long` plays a stream of so many requests and prints the memory it took.
+deadlines that keep about 1,000 requests queued. `core_per_s` is the same with a policy that weighs
+nothing: the loop and the core by themselves. `loop_per_s` is with one that places whatever is first
+in line, alone, on a queue that stays short: an arrival, a batch and its end for every request. All
+are by the process's CPU time, which other work on the machine disturbs least. `--long` plays a
+stream of so many requests and prints the memory it took.
 """
 
 from __future__ import annotations
@@ -17,18 +19,20 @@ import resource
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns, process_time
 
-from benchmarks.decision import KINDS, MS, SPEEDS, batch_ns, percentile, targets
+from benchmarks.decision import KINDS, MS, SIZES, SPEEDS, batch_ns, percentile, targets
 from policies import POLICIES, make_policy
 from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Decision, Place, Policy, View
+from scheduler.core.queues import ClassQueue
 
 LOAD = 1.5
 BUDGETS_MS = (150, 225, 300)
 WARM_UP = 4_000
+AHEAD_MS = 60
 
 
 class First:
@@ -40,6 +44,22 @@ class First:
                 head = queue.head()
                 offer = target.usable(head.kind)[0]
                 yield Place(target.spec.id, offer, (head,), "first")
+                break
+
+
+class Urgent:
+    """Places the largest batch of the most urgent queue."""
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        for target in view.open_targets():
+            queue = min(view.queues.values(), key=ClassQueue.soonest_ns)
+            batch = queue.first(SIZES[-1], view.now_ns + AHEAD_MS * MS)
+            if not batch:
+                break
+            size = max(size for size in SIZES if size <= len(batch))
+            offer = target.usable(queue.kind)[0]
+            yield Place(target.spec.id, offer, tuple(batch[:size]), "urgent")
+            if not view.queues:
                 break
 
 
@@ -90,10 +110,10 @@ def simulator(policy: Policy, seed: int = 5) -> Simulator:
 
 
 def requests_per_s(policy: Policy, stream: Iterable[Arrival]) -> float:
-    """How many requests are played in a second."""
-    started = perf_counter()
+    """How many requests are played in a second of CPU time."""
+    started = process_time()
     ended = sum(1 for _ in simulator(policy).run(stream))
-    return ended / (perf_counter() - started)
+    return ended / (process_time() - started)
 
 
 def measure(name: str, count: int) -> dict[str, float]:
@@ -107,7 +127,8 @@ def measure(name: str, count: int) -> dict[str, float]:
         "decision_p50_us": percentile(costs_ns, 0.5),
         "decision_p99_us": percentile(costs_ns, 0.99),
         "queued": sum(timed.queued) / len(timed.queued),
-        "loop_per_s": requests_per_s(First(), arrivals(count, 0.7, 1)),
+        "core_per_s": max(requests_per_s(Urgent(), arrivals(count, LOAD, 16)) for _ in range(2)),
+        "loop_per_s": max(requests_per_s(First(), arrivals(count, 0.7, 1)) for _ in range(2)),
     }
 
 

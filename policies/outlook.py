@@ -129,11 +129,25 @@ class Outlook:
 
     def earliest_ns(self, kind: RequestClass) -> int | None:
         """When one request of a class could be done, were it served next."""
+        starts = self.starts_ns
+        return min([starts[target_id] + ns for target_id, ns in self._ones_ns(kind)], default=None)
+
+    def _ones_ns(self, kind: RequestClass) -> list[tuple[str, int]]:
+        """How long each target takes for a single request of a class."""
         ones = self._ones.get(kind)
         if ones is None:
             ones = self._ones[kind] = [(bid.target_id, bid.one_ns()) for bid in self.bids(kind)]
+        return ones
+
+    def _is_lost(self, queue: ClassQueue) -> bool:
+        """Whether no target can finish the most urgent request of a queue in time."""
         starts = self.starts_ns
-        return min([starts[target_id] + one_ns for target_id, one_ns in ones], default=None)
+        soonest_ns = queue.soonest_ns()
+        ones = self._ones_ns(queue.kind)
+        for target_id, one_ns in ones:
+            if starts[target_id] + one_ns <= soonest_ns:
+                return False
+        return bool(ones)
 
     def doomed(self) -> Iterator[Drop]:
         """Drops the queued requests that no target can finish in time any more.
@@ -141,11 +155,11 @@ class Outlook:
         A request whose caller accepts late results is never doomed: it may be served as long
         as its deadline has not passed.
         """
-        for kind, queue in list(self.view.queues.items()):
+        for queue in [queue for queue in self.view.queues.values() if self._is_lost(queue)]:
+            kind, now_ns = queue.kind, self.view.now_ns
             earliest_ns = self.earliest_ns(kind)
-            if earliest_ns is None or queue.soonest_ns() >= earliest_ns:
+            if earliest_ns is None:
                 continue
-            now_ns = self.view.now_ns
             budgets = {
                 bid.target_id: self.starts_ns[bid.target_id] + bid.one_ns() - now_ns
                 for bid in self.bids(kind)

@@ -15,6 +15,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
+from scheduler.core.values import value
+
 ANSWERED = ("completed", "late")
 """The outcomes with a result."""
 
@@ -23,7 +25,7 @@ _COLUMNS = {"intended_ns": "q", "budget_ns": "q", "ended_ns": "q", "weight": "d"
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Row:
     """One request.
 

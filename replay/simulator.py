@@ -23,12 +23,15 @@ from scheduler.core.policy import Policy
 from scheduler.core.requests import DEFAULT_PRIORITY, Request, RequestClass
 from scheduler.core.scheduler import Limits, Scheduler
 from scheduler.core.targets import TargetSpec
+from scheduler.core.values import value
+
+_NEVER_NS = 1 << 62
 
 ServiceTime = Callable[[Dispatch], int]
 """How long a batch really takes, in nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Arrival:
     """A request of a workload.
 
@@ -51,7 +54,7 @@ class Arrival:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ending:
     """How a request of a simulation ended.
 
@@ -96,14 +99,14 @@ OnRun = Callable[[Dispatch, int, int], None]
 """Hears of a batch that a target begins, when it begins, and when it will be done."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Landed:
     """A batch has come to a target that is far."""
 
     run: Dispatch
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Freed:
     """A target that is far has done a batch, and its results are on their way."""
 
@@ -158,7 +161,7 @@ class Simulator:
         self._on_run = on_run
         self._agenda: list[tuple[int, int, Event | _Landed | _Freed]] = []
         self._order = 0
-        self._wake_ns: int | None = None
+        self._wake_ns = _NEVER_NS
         self._workers: dict[str, _Worker] = {}
         self._arrivals: dict[int, Arrival] = {}
         self._runs: dict[int, Dispatch] = {}
@@ -171,21 +174,26 @@ class Simulator:
         """Plays a workload, in order of time, to its end; the endings as they happen."""
         for arrival in arrivals:
             at_ns = arrival.at_ns
-            yield from self._until(at_ns)
-            request_id = self._next_id
-            self._next_id = request_id + 1
-            self._arrivals[request_id] = arrival
-            request = Request(
-                request_id,
-                arrival.kind,
-                at_ns + arrival.budget_ns,
-                arrival.priority,
-                arrival.weight,
-                arrival.size_bytes,
-                arrival.accept_late,
-            )
-            yield from self._tell(Submitted((request,)), at_ns)
-        yield from self._until(None)
+            while self._next_ns() <= at_ns:
+                yield from self._play_next()
+            yield from self._submit(arrival)
+        while self._next_ns() < _NEVER_NS:
+            yield from self._play_next()
+
+    def _submit(self, arrival: Arrival) -> list[Ending]:
+        request_id = self._next_id
+        self._next_id = request_id + 1
+        self._arrivals[request_id] = arrival
+        request = Request(
+            request_id,
+            arrival.kind,
+            arrival.at_ns + arrival.budget_ns,
+            arrival.priority,
+            arrival.weight,
+            arrival.size_bytes,
+            arrival.accept_late,
+        )
+        return self._tell(Submitted((request,)), arrival.at_ns)
 
     def at(self, at_ns: int, event: Event) -> None:
         """Puts an event on the agenda, e.g. a target's death."""
@@ -195,21 +203,19 @@ class Simulator:
         self._order += 1
         heapq.heappush(self._agenda, (at_ns, self._order, event))
 
-    def _until(self, end_ns: int | None) -> Iterator[Ending]:
-        agenda = self._agenda
-        while True:
-            next_ns = agenda[0][0] if agenda else None
-            wake_ns = self._wake_ns
-            woken = wake_ns is not None and (next_ns is None or wake_ns < next_ns)
-            if woken:
-                next_ns = wake_ns
-            if next_ns is None or (end_ns is not None and next_ns > end_ns):
-                return
-            if woken:
-                self._wake_ns = None
-                yield from self._tell(Woken(), next_ns)
-            else:
-                yield from self._happen(heapq.heappop(agenda)[2], next_ns)
+    def _next_ns(self) -> int:
+        """When something is to happen next, apart from arrivals."""
+        agenda, wake_ns = self._agenda, self._wake_ns
+        return agenda[0][0] if agenda and agenda[0][0] <= wake_ns else wake_ns
+
+    def _play_next(self) -> list[Ending]:
+        """Lets that happen; what is on the agenda goes before a wake-up at the same time."""
+        agenda, wake_ns = self._agenda, self._wake_ns
+        if agenda and agenda[0][0] <= wake_ns:
+            at_ns, _, event = heapq.heappop(agenda)
+            return self._happen(event, at_ns)
+        self._wake_ns = _NEVER_NS
+        return self._tell(Woken(), wake_ns)
 
     def _happen(self, event: Event | _Landed | _Freed, now_ns: int) -> list[Ending]:
         """What becomes of an item of the agenda."""

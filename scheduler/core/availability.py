@@ -31,10 +31,11 @@ def refusal(
 def servable(request: Request, targets: Targets) -> bool:
     """Whether a target that has the model is up, or is back before the deadline."""
     for target in targets.values():
-        back_ns = target.returns_ns
-        if (target.up or (back_ns is not None and back_ns < request.deadline_ns)) and target.usable(
-            request.kind
-        ):
+        if not target.up:
+            back_ns = target.returns_ns
+            if back_ns is None or back_ns >= request.deadline_ns:
+                continue
+        if target.usable(request.kind):
             return True
     return False
 

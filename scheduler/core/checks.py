@@ -77,8 +77,9 @@ def _batch_problem(place: Place | Hedge, target: TargetState | None) -> str | No
     if len(place.requests) not in sizes:
         return f"batch sizes there are {sizes}"
     kind = place.requests[0].kind
-    if any(request.kind != kind for request in place.requests):
-        return "a batch holds requests of one class"
+    for request in place.requests:
+        if request.kind is not kind and request.kind != kind:
+            return "a batch holds requests of one class"
     if len({request.id for request in place.requests}) < len(place.requests):
         return "a batch holds each request once"
     if place.offer not in target.usable(kind):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from scheduler.core.outcomes import Outcome
+from scheduler.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Dispatch:
     """Send this batch to that target now.
 
@@ -33,7 +34,7 @@ class Dispatch:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Finish:
     """Tell the caller how the request ended; said exactly once per request.
 
@@ -54,14 +55,14 @@ class Finish:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CancelRun:
     """Nobody waits for this run any more; a target that has not begun it may skip it."""
 
     run_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WakeAt:
     """Send `Woken` at this time; replaces an earlier wish."""
 

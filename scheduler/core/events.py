@@ -9,26 +9,27 @@ from typing import TYPE_CHECKING
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetSpec
+from scheduler.core.values import value
 
 if TYPE_CHECKING:
     from scheduler.core.policy import Policy
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Submitted:
     """Requests came in, in this order."""
 
     requests: tuple[Request, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Cancelled:
     """The caller of a request went away or cancelled."""
 
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class BatchDone:
     """A run came back.
 
@@ -41,7 +42,7 @@ class BatchDone:
     errors: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class BatchFailed:
     """A run came back without results.
 
@@ -94,7 +95,7 @@ class PolicySwapped:
     policy: Policy
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Woken:
     """The time of the last `WakeAt` has come."""
 

@@ -121,6 +121,52 @@ class Calibration(NamedTuple):
         return self.kept / self.batches if self.batches else 0.0
 
 
+class _Promise:
+    """One quantile of a curve, as far as it was asked for, and how well it is kept.
+
+    Attributes:
+        misses: The share of batches that may take longer.
+        aims: By batch size, the share of misses to aim at.
+        rungs: By batch size, what is predicted; None until it is derived anew.
+        ladder: The predictions; None until they are derived anew.
+        given: What was last predicted.
+        batches: How many were done.
+        kept: How many of them within what was predicted.
+    """
+
+    __slots__ = ("aims", "batches", "given", "kept", "ladder", "misses", "rungs")
+
+    def __init__(self, quantile: float, sizes: int) -> None:
+        self.misses = 1 - quantile
+        self.aims = [self.misses] * sizes
+        self.rungs: list[int] | None = None
+        self.ladder: Ladder | None = None
+        self.given: Ladder | None = None
+        self.batches = 0
+        self.kept = 0
+
+    def check(self, rung: int, sample_ns: int) -> None:
+        """Compares a batch with what was said last of its size, and adapts the margin."""
+        if self.given is None:
+            return
+        missed = sample_ns > self.given.latency_ns[rung]
+        self.batches += 1
+        self.kept += not missed
+        self.aims[rung] = conformal.adapted(self.aims[rung], self.misses, missed)
+
+    def refresh(self, rung: int, window: _Window) -> bool:
+        """Takes in that a window has changed; whether that changes what was predicted."""
+        if self.rungs is None:
+            return False
+        rung_ns, known_ns = window.quantile(self.aims[rung]), self.rungs[rung]
+        if abs(rung_ns - known_ns) <= known_ns >> NOISE_SHIFT:
+            return False
+        self.rungs[rung] = rung_ns
+        changed = self.ladder is not None
+        self.ladder = None
+        return changed
+
+
 class LatencyCurve:
     """Latency of one variant on one target over batch size.
 
@@ -140,11 +186,7 @@ class LatencyCurve:
         self.version = 0
         self.drifts = 0
         self.batch_sizes = tuple(sorted(offer.latency_ns))
-        self._ladders: dict[float, Ladder] = {}
-        self._given: dict[float, Ladder] = {}
-        self._rungs: dict[float, list[int]] = {}
-        self._aims: dict[float, list[float]] = {}
-        self._tallies: dict[float, list[int]] = {}
+        self._promises: dict[float, _Promise] = {}
         self._observed_ns: int | None = None
         self._seed()
 
@@ -155,8 +197,8 @@ class LatencyCurve:
     def _start_anew(self) -> None:
         """Derives all predictions from the windows alone, and watches for drift from now on."""
         self.version += 1
-        self._ladders.clear()
-        self._rungs.clear()
+        for promise in self._promises.values():
+            promise.rungs = promise.ladder = None
         self._slower = self._faster = 0.0
         self._slower_since = self._faster_since = 0
         self._trail: deque[int] = deque(maxlen=_TRAIL)
@@ -165,21 +207,25 @@ class LatencyCurve:
 
     def ladder(self, quantile: float) -> Ladder:
         """Within which time a share `quantile` of the batches of each size is done."""
-        ladder = self._ladders.get(quantile)
+        promise = self._promises.get(quantile)
+        if promise is None:
+            promise = self._promise(quantile)
+        ladder = promise.ladder
         if ladder is None:
-            ladder = self._ladders[quantile] = self._given[quantile] = self._climb(quantile)
+            ladder = promise.ladder = promise.given = self._climb(promise)
         return ladder
 
-    def _climb(self, quantile: float) -> Ladder:
-        rungs = self._rungs.get(quantile)
+    def _promise(self, quantile: float) -> _Promise:
+        if len(self._promises) >= QUANTILES:
+            del self._promises[next(iter(self._promises))]
+        promise = self._promises[quantile] = _Promise(quantile, len(self.batch_sizes))
+        return promise
+
+    def _climb(self, promise: _Promise) -> Ladder:
+        rungs = promise.rungs
         if rungs is None:
-            if quantile not in self._given and len(self._given) >= QUANTILES:
-                self._neglect(next(iter(self._given)))
-            fresh = [1 - quantile] * len(self._windows)
-            aims = self._aims.setdefault(quantile, fresh)
-            rungs = [w.quantile(aim) for w, aim in zip(self._windows, aims, strict=True)]
-            self._rungs[quantile] = rungs
-            self._tallies.setdefault(quantile, [0, 0])
+            pairs = zip(self._windows, promise.aims, strict=True)
+            rungs = promise.rungs = [window.quantile(aim) for window, aim in pairs]
         latencies: list[int] = []
         rates: list[float] = []
         latency_ns, rate = 1, 0.0
@@ -189,10 +235,6 @@ class LatencyCurve:
             latencies.append(latency_ns)
             rates.append(rate)
         return Ladder(self.batch_sizes, tuple(latencies), tuple(rates))
-
-    def _neglect(self, quantile: float) -> None:
-        for known in (self._ladders, self._given, self._rungs, self._aims, self._tallies):
-            known.pop(quantile, None)
 
     def predict(self, batch: int, quantile: float) -> int:
         """Nanoseconds within which a share `quantile` of such batches is done.
@@ -211,30 +253,15 @@ class LatencyCurve:
         rung = bisect_left(self.batch_sizes, batch)
         sample_ns = max(1, sample_ns)  # a clock may not have moved on
         self._observed_ns = now_ns
-        self._check(rung, sample_ns)
-        deviation = self._windows[rung].add(sample_ns)
-        if self._has_drifted(rung, deviation):
+        window = self._windows[rung]
+        promises = self._promises.values()
+        for promise in promises:
+            promise.check(rung, sample_ns)
+        if self._has_drifted(rung, window.add(sample_ns)):
             self._follow()
         else:
-            self._refresh(rung)
-
-    def _check(self, rung: int, sample_ns: int) -> None:
-        """Compares a batch with what was said last of its size, and adapts the margins."""
-        for quantile, ladder in self._given.items():
-            missed = sample_ns > ladder.latency_ns[rung]
-            tally = self._tallies[quantile]
-            tally[0] += 1
-            tally[1] += not missed
-            aims = self._aims[quantile]
-            aims[rung] = conformal.adapted(aims[rung], 1 - quantile, missed)
-
-    def _refresh(self, rung: int) -> None:
-        window = self._windows[rung]
-        for quantile, rungs in self._rungs.items():
-            rung_ns = window.quantile(self._aims[quantile][rung])
-            if abs(rung_ns - rungs[rung]) > rungs[rung] >> NOISE_SHIFT:
-                rungs[rung] = rung_ns
-                if self._ladders.pop(quantile, None) is not None:
+            for promise in promises:
+                if promise.refresh(rung, window):
                     self.version += 1
 
     def _has_drifted(self, rung: int, deviation: float) -> bool:
@@ -268,7 +295,8 @@ class LatencyCurve:
 
         A batch counts against what was predicted last before it was done.
         """
-        return tuple([Calibration(q, *tally) for q, tally in sorted(self._tallies.items())])
+        promises = sorted(self._promises.items())
+        return tuple([Calibration(q, each.batches, each.kept) for q, each in promises])
 
     def stale_ns(self) -> int | None:
         """When what was learned is stale, unless it is confirmed; None if nothing was learned."""

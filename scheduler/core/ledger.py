@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scheduler.core.outcomes import Outcome
@@ -118,16 +117,18 @@ class Ledger:
         """The requests that wait, in order of arrival."""
         return [record for record in self.records.values() if record.queued]
 
-    def expired(self, now_ns: int) -> Iterator[Record]:
+    def take_expired(self, now_ns: int) -> list[Record]:
         """The requests whose deadline has passed, each of them once.
 
         One that runs is left out if its caller accepts late results.
         """
         expiries = self._expiries
+        found: list[Record] = []
         while expiries and expiries[0][0] < now_ns:
             record = self.records.get(heapq.heappop(expiries)[1])
             if record is not None and not (record.run and record.request.accept_late):
-                yield record
+                found.append(record)
+        return found
 
     def next_expiry_ns(self) -> int | None:
         """The first moment at which a deadline will have passed."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from scheduler.core.offers import Offer
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
+from scheduler.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Place:
     """Send these queued requests of one class, as one batch, to that target now.
 
@@ -29,7 +30,7 @@ class Place:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Drop:
     """End a queued request now, as `infeasible`.
 
@@ -45,7 +46,7 @@ class Drop:
     earliest_budget_ns: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Wake:
     """Ask again at that time, because waiting until then is better than anything now."""
 
@@ -53,7 +54,7 @@ class Wake:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Hedge:
     """Send a second copy of running requests of one class to another target now.
 

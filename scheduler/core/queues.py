@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 
 from scheduler.core.requests import Request, RequestClass
 
@@ -41,7 +41,9 @@ class ClassQueue:
 
     def push(self, request: Request) -> None:
         """Adds a request; the ids say in which order requests came."""
-        level = self._levels.setdefault(request.priority, [])
+        level = self._levels.get(request.priority)
+        if level is None:
+            level = self._levels[request.priority] = []
         insort(level, (request.deadline_ns, request.id, request))
         self._by_age[request.id] = request
 
@@ -59,6 +61,9 @@ class ClassQueue:
 
     def head(self) -> Request:
         """The request to be served first."""
+        if len(self._levels) == 1:
+            (level,) = self._levels.values()
+            return level[0][2]
         return self._levels[min(self._levels)][0][2]
 
     def by_age(self) -> Iterator[Request]:
@@ -70,13 +75,16 @@ class ClassQueue:
         found: list[Request] = []
         for level in self._in_order():
             at = bisect_left(level, (after_ns,)) if after_ns else 0
-            found.extend(entry[2] for entry in islice(level, at, at + count - len(found)))
+            found += [entry[2] for entry in level[at : at + count - len(found)]]
             if len(found) == count:
                 break
         return found
 
     def soonest_ns(self) -> int:
         """The earliest deadline in the queue."""
+        if len(self._levels) == 1:
+            (level,) = self._levels.values()
+            return level[0][0]
         return min([level[0][0] for level in self._levels.values()])
 
     def due(self, before_ns: int, from_ns: int = 0) -> list[Request]:
@@ -89,13 +97,11 @@ class ClassQueue:
 
     def count_ahead(self, request: Request) -> int:
         """How many are served before a request, which may wait in another queue."""
-        ahead = 0
         own = request.priority
-        for priority, level in self._levels.items():
-            if priority == own:
-                ahead += bisect_left(level, (request.deadline_ns, request.id))
-            elif priority < own:
-                ahead += len(level)
+        level = self._levels.get(own)
+        ahead = bisect_left(level, (request.deadline_ns, request.id)) if level else 0
+        if not level or len(self._levels) > 1:
+            ahead += sum([len(each) for prior, each in self._levels.items() if prior < own])
         return ahead
 
     def level(self, priority: int) -> Sequence[Entry]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
+
+from scheduler.core.values import value
 
 DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 7
@@ -25,7 +27,7 @@ class RequestClass(NamedTuple):
     alone: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Request:
     """One inference that somebody waits for, as the core sees it: without its tensors.
 

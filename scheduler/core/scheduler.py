@@ -109,13 +109,14 @@ class Scheduler:
         commands = self._commands = []
         self._story.add(now_ns, event)
         self._view._arrivals = []
-        for record in self.ledger.expired(now_ns):
+        for record in self.ledger.take_expired(now_ns):
             where = f"running on {record.run.target_id}" if record.run else "in the queue"
             self._finish(record, Outcome.EXPIRED, f"the deadline passed {where}")
         self._handlers[type(event)](event)
         failure = self._decide()
         self._arm()
-        self._story.add_all(now_ns, commands)
+        if commands:
+            self._story.add_all(now_ns, commands)
         if failure is not None:
             raise PolicyFailed(f"{type(failure).__name__}: {failure}", commands) from failure
         return commands
@@ -211,12 +212,18 @@ class Scheduler:
     ) -> None:
         request = record.request
         self.ledger.close(record, outcome)
-        for run in (record.run, record.hedge):
-            if run is not None and not run.waiting and run.id in self.runs and not run.cancelled:
-                run.cancelled = True
-                self._commands.append(CancelRun(run.id))
+        if record.run is not None:
+            self._release(record.run)
+        if record.hedge is not None:
+            self._release(record.hedge)
         waited_ns = record.queue_ns if record.attempts else self.now_ns - record.arrived_ns
         self._commands.append(Finish(request.id, outcome, reason, run_id, waited_ns, detail))
+
+    def _release(self, run: Run) -> None:
+        """Cancels a run if that was the last who waited for it."""
+        if not run.waiting and run.id in self.runs and not run.cancelled:
+            run.cancelled = True
+            self._commands.append(CancelRun(run.id))
 
     def _still_waiting(self, run: Run) -> list[Record]:
         return [self.ledger.records[i] for i in run.request_ids if i in run.waiting]
@@ -318,7 +325,12 @@ class Scheduler:
     def _send(self, place: Place | Hedge, target: TargetState) -> Run:
         expected_ns = target.curve(place.offer).predict(len(place.requests), 0.5)
         ids = tuple([request.id for request in place.requests])
-        transfer_ns = target.spec.transfer(sum([request.size_bytes for request in place.requests]))
+        size_bytes = latest_ns = 0
+        for request in place.requests:
+            size_bytes += request.size_bytes
+            start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
+            if start_ns > latest_ns:
+                latest_ns = start_ns
         run = Run(
             self._next_run_id,
             place.target_id,
@@ -327,16 +339,12 @@ class Scheduler:
             set(ids),
             self.now_ns,
             expected_ns,
-            transfer_ns,
+            target.spec.transfer(size_bytes),
             place.requests,
         )
         self._next_run_id += 1
         self.runs[run.id] = run
         target.begin(run)
-        latest_ns = 0
-        for request in place.requests:
-            start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
-            latest_ns = max(latest_ns, start_ns)
         model, variant = place.offer.model, place.offer.variant
         self._commands.append(
             Dispatch(run.id, place.target_id, model, variant, ids, latest_ns, place.reason)
@@ -362,13 +370,17 @@ class Scheduler:
             self.armed_ns = None
 
     def _wanted_wake_ns(self) -> int | None:
+        now_ns = self.now_ns
         wanted = self._wish_ns
-        times = [self.ledger.next_expiry_ns()]
+        expiry_ns = self.ledger.next_expiry_ns()
+        if expiry_ns is not None and (wanted is None or expiry_ns < wanted):
+            wanted = expiry_ns
         if self.queues:
-            times += [t.opens_ns() for t in self.targets.values() if t.has_slot()]
-        for at_ns in times:
-            if at_ns is not None and at_ns > self.now_ns and (wanted is None or at_ns < wanted):
-                wanted = at_ns
+            for target in self.targets.values():
+                opens_ns = target.opens_ns()
+                sooner = opens_ns > now_ns and (wanted is None or opens_ns < wanted)
+                if sooner and target.has_slot():
+                    wanted = opens_ns
         return wanted
 
     # -- looking in

@@ -115,6 +115,7 @@ class TargetState:
     _head_done_ns: int = 0
     _behind_ns: int = 0
     _transfer_ns: int = 0
+    _opens_ns: int = 0
     _stale_ns: int | None = None
 
     # -- what it can run
@@ -147,7 +148,7 @@ class TargetState:
     def observe(self, run: Run, now_ns: int) -> None:
         """Learns from a run that is done now, unless its offer has been replaced meanwhile."""
         curve = self.curve(run.offer)
-        if curve.offer == run.offer:
+        if curve.offer is run.offer or curve.offer == run.offer:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
             curve.observe(len(run.request_ids), max(1, now_ns - started_ns), now_ns)
             self._stale_ns = self._stale_ns or curve.stale_ns()
@@ -184,13 +185,18 @@ class TargetState:
         self._plan()
 
     def _plan(self) -> None:
+        """Reckons anew when it is free, which only changes with what it holds."""
         if self.spec.width > 1:
             self._plan_lanes()
         elif self.runs:
-            expected = [run.expected_ns for run in self.runs.values()]
-            head = next(iter(self.runs.values()))
-            self._head_done_ns = self._started_ns(head) + expected[0]
-            self._behind_ns = sum(expected[1:])
+            head, *behind = self.runs.values()
+            self._head_done_ns = self._started_ns(head) + head.expected_ns
+            self._behind_ns = sum([run.expected_ns for run in behind]) if behind else 0
+        if len(self.runs) < self.spec.width:
+            self._opens_ns = 0
+        else:
+            ahead_ns = max(self.spec.lead_ns, self._transfer_ns)
+            self._opens_ns = self._head_done_ns + self._behind_ns - ahead_ns
 
     def _plan_lanes(self) -> None:
         """Where several batches run at once, the next one starts when the first of them is done."""
@@ -231,10 +237,8 @@ class TargetState:
 
         Or earlier, by as much as the last batch took to get there: tensors need time on a link.
         """
-        if len(self.runs) < self.spec.width:
-            return 0
-        return self._head_done_ns + self._behind_ns - max(self.spec.lead_ns, self._transfer_ns)
+        return self._opens_ns
 
     def is_open(self, now_ns: int) -> bool:
         """Whether a batch should be sent now."""
-        return self.has_slot() and self.opens_ns() <= now_ns
+        return self._opens_ns <= now_ns and self.has_slot()

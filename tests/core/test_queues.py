@@ -49,6 +49,14 @@ def test_a_queue_answers_like_a_sorted_list(fields, at, count):
         assert [entry[2] for entry in queue.level(priority)] == level
 
 
+def test_who_is_ahead_of_a_request_that_waits_in_another_queue():
+    queue = ClassQueue(M)
+    for request in (Request(1, M, 50, priority=2), Request(2, M, 70, priority=2)):
+        queue.push(request)
+    ahead = {priority: queue.count_ahead(Request(3, M, 60, priority)) for priority in (1, 2, 3)}
+    assert ahead == {1: 0, 2: 1, 3: 2}
+
+
 def test_what_is_not_there_can_not_be_removed():
     queue = ClassQueue(M)
     with pytest.raises(KeyError):
