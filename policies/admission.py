@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import replace
 
 from policies.outlook import Outlook
 from policies.pace import Pace
@@ -92,16 +91,14 @@ class Admission:
             current = [(kind, pace) for kind, pace in self._paces.items() if pace.is_current()]
             self._paces = dict(current if len(current) < _KINDS else ())
         self._seen = view, view.fleet_epoch, view.curve_epoch
-        starts_ns = self._outlook.starts_ns
-        self._lanes = []
+        lanes = self._lanes = []
         for kind, queue in view.queues.items():
             pace = self._paces.get(kind)
             if pace is None:
                 pace = self._paces[kind] = Pace(self._outlook.bids(kind))
-            pace.starts_ns = [starts_ns[bid.target_id] for bid in pace.bids]
             if pace.bids:
-                self._lanes.append((queue, pace))
-        self._least_ns = min([pace.cost_ns for _, pace in self._lanes], default=0.0)
+                lanes.append((queue, pace))
+        self._least_ns = min([pace.cost_ns for _, pace in lanes], default=0.0)
 
     def refusal(self, request: Request) -> Drop | None:
         """The reason to refuse a queued arrival, with what would be possible.
@@ -116,14 +113,14 @@ class Admission:
         done_ns = min(self._done_ns(request))
         if done_ns <= request.deadline_ns:
             return None
-        if min(pace.done_ns(0)) <= request.deadline_ns:
+        if min(pace.done_ns(self._outlook.starts_ns, 0)) <= request.deadline_ns:
             refused = self._refused.get(request.kind)
             if refused is None:
                 refused = self._remember(request.kind)
             refused.append(request.deadline_ns)
         late_ms = (done_ns - request.deadline_ns) / 1e6
         why = f"would be {late_ms:.1f} ms late behind what was admitted before"
-        return Drop(request, why, self.counter_offer(request))
+        return Drop(request, why, self._offer(request, done_ns))
 
     # -- the fluid schedule
 
@@ -135,24 +132,29 @@ class Admission:
             besides: How many ahead of it in its own class are not to be counted.
         """
         now_ns = self._outlook.view.now_ns
+        starts_ns = self._outlook.starts_ns
         pace = self._paces[request.kind]
-        targets = len(pace.bids)
+        target_ids = pace.target_ids
         work_ns = 0.0
         behind = besides - 1  # itself, unless it is imagined
         for queue, other in self._lanes:
+            waiting = len(queue)
             ahead = queue.count_ahead(request)
-            behind += len(queue) - ahead
+            behind += waiting - ahead
             if other is pace:
                 ahead -= besides
             if ahead:
-                same = other is pace or other.target_ids == pace.target_ids
-                shared = targets if same else len(pace.target_ids & other.target_ids)
-                work_ns += ahead * shared * other.share_ns(len(queue))
-        wait_ns = (pace.ready_ns(work_ns) - now_ns) * self.caution
+                share_ns = other.cost_ns if waiting >= other.full else other.share_ns(waiting)
+                if other.target_ids != target_ids:
+                    shared = len(target_ids & other.target_ids) / len(target_ids)
+                    work_ns += ahead * shared * share_ns
+                else:
+                    work_ns += ahead * share_ns
+        wait_ns = (pace.ready_ns(starts_ns, work_ns) - now_ns) * self.caution
         costlier = pace.cost_ns / request.weight / self._least_ns
         if behind > 0 and costlier > 1.0:
-            wait_ns *= min(costlier, COSTLIER)
-        return pace.done_ns(now_ns + int(wait_ns))
+            wait_ns *= costlier if costlier < COSTLIER else COSTLIER
+        return pace.done_ns(starts_ns, now_ns + int(wait_ns))
 
     def counter_offer(self, request: Request) -> dict[str, int]:
         """The smallest budget found with which a queued request would be admitted in its stead.
@@ -161,19 +163,23 @@ class Admission:
             That budget, by the targets that could meet it.
         """
         self.look()
+        return self._offer(request, request.deadline_ns)
+
+    def _offer(self, request: Request, deadline_ns: int) -> dict[str, int]:
+        """The same, with a deadline to try first."""
         now_ns = self._outlook.view.now_ns
-        deadline_ns = request.deadline_ns
+        kind, priority, weight = request.kind, request.priority, request.weight
         for attempt in range(_TRIES + 1):
             if attempt == _TRIES:
-                deadline_ns = max(deadline_ns, self._last_ns(request.priority))
-            asked = replace(request, deadline_ns=deadline_ns, id=_NEWEST)
+                deadline_ns = max(deadline_ns, self._last_ns(priority))
+            asked = Request(_NEWEST, kind, deadline_ns, priority, weight)
             done_ns = self._done_ns(asked, besides=1)
             if min(done_ns) <= deadline_ns:
                 break
             deadline_ns = min(done_ns)
         return {
-            bid.target_id: deadline_ns - now_ns
-            for bid, ns in zip(self._paces[request.kind].bids, done_ns, strict=True)
+            target_id: deadline_ns - now_ns
+            for target_id, ns in zip(self._paces[kind].ids, done_ns, strict=True)
             if ns <= deadline_ns
         }
 

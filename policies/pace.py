@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 
 from policies.outlook import Bid
 
@@ -12,22 +13,22 @@ class Pace:
 
     Attributes:
         bids: What the targets offer to the class.
-        target_ids: Which targets those are.
-        ones_ns: How long each takes for a single request, at the promised quantile.
-        cost_ns: The time that each of them spends on a request in full batches.
-        starts_ns: When each target could start; the only part that changes all the time.
+        ids: Which targets those are, in the same order.
+        target_ids: The same as a set.
+        full: How many requests the largest batch holds.
+        cost_ns: The time that all of them together need for each request in full batches.
     """
 
     def __init__(self, bids: list[Bid]) -> None:
         self.bids = bids
-        self.target_ids = {bid.target_id for bid in bids}
-        self.ones_ns = [bid.one_ns() for bid in bids]
-        self.starts_ns: list[int] = []
+        self.ids = tuple([bid.target_id for bid in bids])
+        self.target_ids = frozenset(self.ids)
+        self._ones_ns = [bid.one_ns() for bid in bids]
         self._curves = [curve for bid in bids for curve in bid.curves]
         self._version = self._versions()
-        self._largest = max([curve.batch_sizes[-1] for curve in self._curves], default=1)
+        self.full = max([curve.batch_sizes[-1] for curve in self._curves], default=1)
         self._shares_ns: dict[int, float] = {}
-        self.cost_ns = self.share_ns(self._largest)
+        self.cost_ns = self.share_ns(self.full)
 
     def _versions(self) -> int:
         return sum([curve.version for curve in self._curves])
@@ -37,9 +38,9 @@ class Pace:
         return self._version == self._versions()
 
     def share_ns(self, count: int) -> float:
-        """The time that each target spends per request of a backlog of `count`."""
-        if count > self._largest:
-            count = self._largest
+        """The time that all targets together need per request of a backlog of `count`."""
+        if count > self.full:
+            count = self.full
         share = self._shares_ns.get(count)
         if share is None:
             rate = 0.0
@@ -50,20 +51,28 @@ class Pace:
             share = self._shares_ns[count] = 1 / rate if rate else 0.0
         return share
 
-    def ready_ns(self, work_ns: float) -> float:
-        """When the targets have done so much more work together."""
-        total = 0
-        ready_ns = 0.0
-        for count, start_ns in enumerate(sorted(self.starts_ns), 1):
+    def ready_ns(self, starts_ns: Mapping[str, int], work_ns: float) -> float:
+        """When the targets, from when they can start on, have done so much more work together.
+
+        Args:
+            starts_ns: When each could start, by target id.
+            work_ns: How long all of them together need for it.
+        """
+        starts = [starts_ns[target_id] for target_id in self.ids]
+        starts.sort()
+        work_ns *= len(starts)
+        total = ready_ns = 0.0
+        for count, start_ns in enumerate(starts, 1):
             if count > 1 and ready_ns <= start_ns:
                 break
             total += start_ns
             ready_ns = (total + work_ns) / count
         return ready_ns
 
-    def done_ns(self, ready_ns: int) -> list[int]:
-        """When each target has done a request that can start at that time at the earliest."""
-        return [
-            (start_ns if start_ns > ready_ns else ready_ns) + one_ns
-            for start_ns, one_ns in zip(self.starts_ns, self.ones_ns, strict=True)
-        ]
+    def done_ns(self, starts_ns: Mapping[str, int], ready_ns: int) -> list[int]:
+        """When each target has done a request that it can't begin before a time."""
+        done_ns = []
+        for target_id, one_ns in zip(self.ids, self._ones_ns, strict=True):
+            start_ns = starts_ns[target_id]
+            done_ns.append((start_ns if start_ns > ready_ns else ready_ns) + one_ns)
+        return done_ns
