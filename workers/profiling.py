@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
 RunBatch = Callable[[int], object]
 ClockNs = Callable[[], int]
+Ladder = Mapping[int, tuple[int, ...]]
+"""Batch size to ascending, equally likely latencies in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def measure_ladder(
     *,
     effort: Effort | None = None,
     clock_ns: ClockNs = time.perf_counter_ns,
-    on_batch: Callable[[int], None] = lambda batch: None,
+    accept: Callable[[int, Ladder], bool] = lambda batch, measured: True,
 ) -> dict[int, tuple[int, ...]]:
     """Measure growing batches until larger ones no longer pay.
 
@@ -63,7 +65,8 @@ def measure_ladder(
         max_batch: The largest batch to try.
         effort: How much time to spend; the default takes about half a second per size.
         clock_ns: The clock, in nanoseconds.
-        on_batch: Called with each batch size before it is measured.
+        accept: Asked before each batch size is measured, with what is measured so far; the
+            first that it refuses ends the ladder. Size 1 is measured whatever it says.
 
     Returns:
         For each measured batch size at most `effort.points` ascending latencies in
@@ -73,7 +76,8 @@ def measure_ladder(
     measured: dict[int, tuple[int, ...]] = {}
     best_rate, flat = 0.0, 0
     for batch in batch_ladder(max_batch):
-        on_batch(batch)
+        if not accept(batch, measured) and batch > 1:
+            break
         samples = _measure(run_batch, batch, effort, clock_ns)
         measured[batch] = thin(samples, effort.points)
         typical_ns = median(samples)

@@ -123,9 +123,24 @@ def test_each_batch_size_is_announced():
     announced: list[int] = []
     device = FakeDevice(lambda batch, run: 10 * MS)
 
-    measure_ladder(device.run, 4, clock_ns=device.read_ns, on_batch=announced.append)
+    def accept(batch: int, measured) -> bool:
+        announced.append(batch)
+        return True
+
+    measure_ladder(device.run, 4, clock_ns=device.read_ns, accept=accept)
 
     assert announced == [1, 2, 4]
+
+
+def test_a_refused_batch_size_ends_the_ladder_but_one_is_always_measured():
+    device = FakeDevice(lambda batch, run: 10 * MS + batch)
+
+    ladder = measure_ladder(
+        device.run, 16, clock_ns=device.read_ns, accept=lambda batch, measured: batch in (2, 4)
+    )
+
+    assert ladder.keys() == {1, 2, 4}
+    assert 8 not in device.runs
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=200), st.integers(1, 40))

@@ -16,7 +16,8 @@ from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError, Session
 from workers.sampling import sample_items
 from workers.stacking import stack_items
 
-CPU = DeviceSpec("cpu:0", "cpu", cores=(0,), options={"base_ms": 0.0})
+CPU = DeviceSpec("cpu:0", "cpu", cores=(0,))
+EMULATED = replace(CPU, runtimes=("emulated",), options={"base_ms": 0.0})
 COMPUTING = ["openvino", "onnxruntime"]
 
 Open = Callable[[Model], Session]
@@ -36,7 +37,8 @@ def open_session(runtime, tmp_path):
     sessions = []
 
     def open_one(model: Model) -> Session:
-        session: Session = runtime.load(model, model.variants[0], CPU, tmp_path)
+        device = EMULATED if runtime.name == "emulated" else CPU
+        session: Session = runtime.load(model, model.variants[0], device, tmp_path)
         sessions.append(session)
         return session
 
