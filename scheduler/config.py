@@ -121,7 +121,14 @@ SiteName = Annotated[
 DeviceId = Annotated[
     str, _written_as(r"(cpu|gpu|npu):\d+", "a kind and a number, like cpu:0, gpu:0 or npu:1")
 ]
-Runtime = Literal["openvino", "onnxruntime", "tensorrt", "emulated"]
+Runtime = Literal[
+    "openvino",
+    "onnxruntime",
+    "onnxruntime-cuda",
+    "onnxruntime-tensorrt",
+    "tensorrt",
+    "emulated",
+]
 
 
 class _Section(BaseModel):

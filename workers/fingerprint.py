@@ -23,7 +23,7 @@ def fingerprint(device: DeviceSpec, runtime: Runtime, root: Path = Path("/")) ->
     """
     return {
         "kind": device.kind,
-        "processor": processor_name(root),
+        "processor": runtime.processor(device) or processor_name(root),
         "cores": ",".join(map(str, device.cores)) or "any",
         "runtime": f"{runtime.name} {runtime.version()}",
         "power": power_mode(device, root),

@@ -85,7 +85,10 @@ class Loader:
     def folder(self, runtime: Runtime, case: Case) -> Path:
         """Where a runtime keeps what it compiles of a variant."""
         of = self.fingerprints[runtime.name]
-        conditions = {key: of[key] for key in ("processor", "cores", "runtime", "options")}
+        keys = ["kind", "processor", "runtime", "options"]
+        if self.device.kind == "cpu":
+            keys.append("cores")  # what an accelerator runs does not depend on its host's cores
+        conditions = {key: of[key] for key in keys}
         case_key = case.key(self.around.max_batch)
         return self.around.cache.folder(self._label, {**conditions, "case": case_key})
 

@@ -134,6 +134,13 @@ class Runtime(Protocol):
         """
         ...
 
+    def processor(self, device: DeviceSpec) -> str | None:
+        """An accelerator's name and driver, as part of a profile's fingerprint.
+
+        None for a CPU, which is known without a library.
+        """
+        ...
+
     def version(self) -> str:
         """The library's version, as part of a profile's fingerprint."""
         ...

@@ -78,6 +78,10 @@ class Emulated:
         """Never: it stands for any device."""
         return None
 
+    def processor(self, device: DeviceSpec) -> str | None:
+        """There is none."""
+        return None
+
     def version(self) -> str:
         """The version of the latency law."""
         return "1"

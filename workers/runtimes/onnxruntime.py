@@ -61,6 +61,10 @@ class OnnxRuntime:
         """Every build of it computes on the CPU."""
         return None
 
+    def processor(self, device: DeviceSpec) -> str | None:
+        """The CPU is known without it."""
+        return None
+
     def version(self) -> str:
         """The library's version."""
         import onnxruntime

@@ -59,6 +59,12 @@ class OpenVino:
             return None
         return f"OpenVINO finds no {wanted} here; it finds {', '.join(found)}"
 
+    def processor(self, device: DeviceSpec) -> str | None:
+        """What the plugin calls a GPU or NPU."""
+        if device.kind == "cpu":
+            return None
+        return str(core().get_property(openvino_name(device), "FULL_DEVICE_NAME"))
+
     def version(self) -> str:
         """The library's version, build included."""
         import openvino
