@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from scheduler.core.offers import Offer
 from workers.batches import Item
@@ -14,6 +17,7 @@ from workers.choice import Choice, RuntimeProblem
 from workers.compiled_cache import CompiledCache
 from workers.crash_guard import CrashGuard
 from workers.device_options import expose_gpu
+from workers.device_watch import DeviceWatch
 from workers.loading import Surroundings
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
@@ -23,6 +27,8 @@ from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
 from workers.runtimes.base import DeviceSpec, RunError, Runtime
+from workers.sampling import sample_items
+from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
 from workers.usable_runtimes import usable_runtimes
 
@@ -47,6 +53,8 @@ class DeviceHost:
     Attributes:
         repository: What is in the repository, and what is wrong with it.
         problems: What went wrong with runtimes on this device so far.
+        contention: By the id of another device, how many times longer a run takes here while
+            that one is busy.
     """
 
     def __init__(
@@ -77,6 +85,7 @@ class DeviceHost:
             RepositoryError: The repository's folder cannot be read.
         """
         self.spec = spec
+        self.contention: dict[str, float] = {}
         self._thread = threading.local()
         # First, because the threads that runtimes start inherit it.
         self._pin_thread()
@@ -85,12 +94,17 @@ class DeviceHost:
         self._runtimes, self.problems = usable_runtimes(spec)
         self.repository = load_repository(repository_root)
         self._cache = CompiledCache(state_dir / "compiled")
+        self._watch = DeviceWatch(probe_for(spec, system_root))
+        # A probe of its own, because rates are over the time since the look before.
+        meter = probe_for(spec, system_root)
         around = Surroundings(
             ProfileStore(state_dir / "profiles", self._report_store),
             CrashGuard(state_dir / "attempts"),
             self._cache,
+            self._watch,
             max_batch,
             effort,
+            lambda: meter.read().energy_j,
             system_root,
         )
         self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
@@ -133,8 +147,12 @@ class DeviceHost:
         self._cache.remove_unused(self.spec.id.replace(":", "-"))
 
     def has_changed(self) -> bool:
-        """Whether the device is set otherwise than when it was measured; `prepare` is due then."""
-        return self._trials.look_at_device()
+        """Look at the device; whether it is now set otherwise, so that `prepare` is due."""
+        return self._watch.look() and self._trials.look_at_device()
+
+    def telemetry(self) -> dict[str, Any]:
+        """What the latest look has told, as plain values; see `workers.telemetry.Reading`."""
+        return self._watch.reading.known()
 
     def run(self, model: str, variant: str, items: list[Item]) -> list[Item | Exception]:
         """Run items together; a failing item fails alone.
@@ -161,6 +179,30 @@ class DeviceHost:
             except RunError as error:
                 return [error for _ in items]
             return runner.run(items)
+
+    def occupy(self, seconds: float) -> int:
+        """Run what is served, in turn, for some time; how many items that were."""
+        return sum(len(times) for times in self._exercise(seconds).values())
+
+    def typical_ns(self, seconds: float) -> dict[str, int]:
+        """The median time of a single item, in nanoseconds, by `model/variant`, as of now."""
+        return {"/".join(key): round(median(t)) for key, t in self._exercise(seconds).items()}
+
+    def _exercise(self, seconds: float) -> dict[Key, list[int]]:
+        """Run single items of every variant in memory, in turn, until the time is over."""
+        times: dict[Key, list[int]] = {}
+        samples = {key: sample_items(self.repository.models[key[0]], 1) for key in self._offers}
+        end_ns = time.monotonic_ns() + int(seconds * 1e9)
+        while samples and time.monotonic_ns() < end_ns:
+            for key, items in samples.items():
+                if not self._residency.is_loaded(key):
+                    continue
+                began_ns = time.perf_counter_ns()
+                self.run(*key, items)
+                times.setdefault(key, []).append(time.perf_counter_ns() - began_ns)
+            if not times:
+                break
+        return times
 
     def describe(self) -> str:
         """Say which device this is and what can run on it."""

@@ -34,18 +34,27 @@ class Verdict:
         latency_ns: As in `Offer`.
         limited: Why larger batches are not used, or None.
         partial: True when batch size 1 was enough to see that it lost.
+        energy_uj: Batch size to what the device drew in a batch's time, in microjoules.
     """
 
     latency_ns: dict[int, tuple[int, ...]]
     limited: str | None
     partial: bool
+    energy_uj: dict[int, int]
 
 
 class Judge:
     """Judges sessions of one variant with the same items."""
 
-    def __init__(self, model: Model, tolerance: Tolerance, effort: Effort | None) -> None:
-        """Judge by a tolerance, with as much effort as is given."""
+    def __init__(
+        self,
+        model: Model,
+        tolerance: Tolerance,
+        effort: Effort | None,
+        joules: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Judge by a tolerance, with as much effort as is given; `joules` meters the device."""
+        self._joules = joules
         self._model = model
         self._tolerance = tolerance
         self._effort = effort
@@ -94,6 +103,7 @@ class Judge:
             Exception: Whatever the session raises for a single item.
         """
         runner = self._runner(session)
+        energy = _EnergyPerBatch(self._joules)
         lost, faults = [], []
 
         def accept(batch: int, measured: Ladder) -> bool:
@@ -101,18 +111,24 @@ class Judge:
                 lost.append(True)
                 return False
             tell(batch)
+            energy.begin(batch)
             fault = self._batch_fault(runner, batch, answers) if batch > 1 else None
             if fault is not None:
                 faults.append(fault)
             return fault is None
 
+        def run(batch: int) -> None:
+            runner.run_batch(self._batch(batch))
+            energy.runs += 1
+
         ladder = measure_ladder(
-            lambda batch: runner.run_batch(self._batch(batch)),
+            run,
             max_batch,
             effort=self._effort,
             accept=accept,
         )
-        return Verdict(ladder, _limit(faults, ladder), partial=bool(lost))
+        energy.end()
+        return Verdict(ladder, _limit(faults, ladder), bool(lost), energy.microjoules)
 
     def warm_up(self, session: Session, batches: Sequence[int]) -> None:
         """Run each batch size once, for a second at most, so that no request has to wait for it.
@@ -143,6 +159,30 @@ class Judge:
             if reason is not None:
                 return f"item {index} of a batch of {batch} differs from it alone: {reason}"
         return None
+
+
+class _EnergyPerBatch:
+    """Shares out what a device draws while a batch size is measured among its runs.
+
+    That is what the device draws in that time, its idle share included.
+    """
+
+    def __init__(self, joules: Callable[[], float | None]) -> None:
+        self.microjoules: dict[int, int] = {}
+        self.runs = 0
+        self._joules = joules
+        self._batch = 0
+        self._began: float | None = None
+
+    def begin(self, batch: int) -> None:
+        self.end()
+        self._batch, self._began, self.runs = batch, self._joules(), 0
+
+    def end(self) -> None:
+        drawn = self._joules() if self._began is not None else None
+        if drawn is not None and self._began is not None and self.runs:
+            self.microjoules[self._batch] = round((drawn - self._began) / self.runs * 1e6)
+        self._began = None
 
 
 def batch_limit(session: Session, model: Model, device_limit: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from workers.case import Case
 from workers.choice import RuntimeProblem
 from workers.compiled_cache import CompiledCache
 from workers.crash_guard import CrashGuard
+from workers.device_watch import DeviceWatch
 from workers.fingerprint import Fingerprint, fingerprint, fingerprint_id
 from workers.memory import available_bytes, lack_of_room
 from workers.profile_store import ProfileStore
@@ -33,16 +34,20 @@ class Surroundings:
         store: Where profiles are kept.
         guard: Knows what the process died of before.
         cache: Where compiled models are kept.
+        watch: Knows how the device is set.
         max_batch: The device's own limit on batches.
         effort: How much time to spend on a profile.
+        joules: What the device has drawn so far, or None where nothing meters it.
         root: Where `/proc` and `/sys` are found.
     """
 
     store: ProfileStore
     guard: CrashGuard
     cache: CompiledCache
+    watch: DeviceWatch
     max_batch: int
     effort: Effort | None = None
+    joules: Callable[[], float | None] = lambda: None
     root: Path = Path("/")
 
 
@@ -75,7 +80,7 @@ class Loader:
         """Take in how the device is set; whether that has changed since the last look."""
         before = dict(self.fingerprints)
         for runtime in self._runtimes:
-            of = fingerprint(self.device, runtime, self.around.root)
+            of = fingerprint(self.device, runtime, self.around.watch.state, self.around.root)
             self.fingerprints[runtime.name] = of
             stale = self.around.store.superseded(of) if of != before.get(runtime.name) else None
             if stale is not None:

@@ -219,10 +219,16 @@ class RuntimeTrials:
             has_lost=lambda ladder: has_lost(ladder, rivals.values()),
         )
         limited = _STATEFUL if refused else verdict.limited
-        return Profile(verdict.latency_ns, limited=limited, partial=verdict.partial)
+        return Profile(
+            verdict.latency_ns,
+            limited=limited,
+            partial=verdict.partial,
+            energy_uj=verdict.energy_uj,
+        )
 
     def _judge(self, case: Case) -> Judge:
-        return Judge(case.model, case.tolerance, self._around.effort)
+        around = self._around
+        return Judge(case.model, case.tolerance, around.effort, around.joules)
 
     def _reference(self, case: Case, judge: Judge) -> Answers | None:
         """The CPU's answers, or None where the first runtime that answers is the reference."""

@@ -98,7 +98,11 @@ class FakeCuda:
         device, host = (to, of) if kind == 1 else (of, to)
         assert device in self.device
         assert host in self.pinned
-        self.put(stream, lambda: ctypes.memmove(to, of, size) and None)
+
+        def copy() -> None:
+            ctypes.memmove(to, of, size)
+
+        self.put(stream, copy)
         return (Error.cudaSuccess,)
 
     def cudaStreamBeginCapture(self, stream: int, mode: int) -> tuple[Error]:

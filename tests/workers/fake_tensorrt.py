@@ -203,7 +203,7 @@ class ICudaEngine:
         return len(self._ports)
 
     def get_tensor_name(self, index: int) -> str:
-        return list(self._ports)[index]
+        return str(list(self._ports)[index])
 
     def get_tensor_location(self, name: str) -> TensorLocation:
         return TensorLocation.HOST if name == "lengths" else TensorLocation.DEVICE

@@ -166,12 +166,12 @@ def test_a_changed_power_mode(start, tmp_path):
     root = box(tmp_path / "box")
     host = start(root)
     served(host)
-    assert not host.has_changed()
+    assert [host.has_changed() for _ in range(3)] == [False, False, False]
 
     box(root, governor="powersave")
 
-    assert host.has_changed()
-    assert not host.has_changed()
+    # A single look could be a passing moment.
+    assert [host.has_changed() for _ in range(3)] == [False, True, False]
     texts: list[str] = []
     assert list(host.prepare(lambda done, total, text: texts.append(text)))
     assert any("batch 1" in text for text in texts)
@@ -180,7 +180,7 @@ def test_a_changed_power_mode(start, tmp_path):
     assert {problem.runtime for problem in host.problems} == set(CPU_RUNTIMES)
     # Back in the mode that was measured first, nothing is measured.
     box(root)
-    assert host.has_changed()
+    assert [host.has_changed() for _ in range(2)] == [False, True]
     texts.clear()
     list(host.prepare(lambda done, total, text: texts.append(text)))
     assert not any("batch 1" in text for text in texts)

@@ -57,9 +57,11 @@ def start(root, tmp_path):
 
 def ask(host: DeviceHost, *values: float) -> list[float]:
     items = [{"x": np.full(3, value, np.float32)} for value in values]
-    results = host.run("sum", "1", items)
-    assert all(isinstance(result, dict) for result in results), results
-    return [float(result["y"][0]) for result in results]
+    answers = []
+    for result in host.run("sum", "1", items):
+        assert isinstance(result, dict), result
+        answers.append(float(result["y"][0]))
+    return answers
 
 
 def test_a_stateful_model_forgets_between_requests_and_is_not_batched(start, root):
