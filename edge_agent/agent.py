@@ -28,8 +28,9 @@ from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
 from scheduler.policy_loading import load_policy
 from workers.actor import DeviceWorker
+from workers.control_group import ControlGroupError, hand_on_controllers
 from workers.profiling import Effort, batch_ladder
-from workers.runtimes.base import DeviceSpec
+from workers.runtimes.base import DeviceSpec, Limits
 
 _ANSWER_S = 5.0
 """How long the scheduler may take to answer, beyond what it was asked to do."""
@@ -59,6 +60,10 @@ class Agent:
         self._lock = _locked(config.state_dir)
         self._stopping = threading.Event()
         self._run_dir = make_run_dir()
+        if any(device.memory_mb is not None for device in self.devices):
+            # Before Ray, whose processes inherit the group. Workers say what they do without.
+            with contextlib.suppress(ControlGroupError):
+                hand_on_controllers()
         self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
         try:
             self._start(config_file, scheduler_cores(hardware))
@@ -75,9 +80,7 @@ class Agent:
         effort = Effort(budget_ns=int(profile.seconds * 1e9 / rungs))
         self.workers = {
             device.id: DeviceWorker.options(name=f"worker {device.id}").remote(
-                DeviceSpec(
-                    device.id, device.kind, device.cores, device.runtimes, dict(device.options)
-                ),
+                _device_spec(device),
                 self.config.models,
                 self.config.state_dir,
                 links[device.id],
@@ -202,6 +205,17 @@ class Agent:
         self._cluster.stop()
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)
+
+
+def _device_spec(device: DeviceConfig) -> DeviceSpec:
+    limits = Limits(device.nice, _bytes(device.memory_mb), _bytes(device.model_memory_mb))
+    return DeviceSpec(
+        device.id, device.kind, device.cores, device.runtimes, dict(device.options), limits
+    )
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * 10**6
 
 
 def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware) -> None:

@@ -45,17 +45,12 @@ def limit_process(device: DeviceSpec, root: Path = Path("/")) -> list[str]:
 
     Returns:
         What was set, in words.
-
-    Raises:
-        DeviceError: The priority cannot be had.
     """
     said = []
     limits = device.limits
     if limits.nice:
-        try:
-            os.setpriority(os.PRIO_PROCESS, 0, limits.nice)
-        except OSError as error:
-            raise DeviceError(f"{device.id}: nice {limits.nice} cannot be had: {error}") from error
+        # Lower than what this process was given would take a privilege. Threads inherit it.
+        os.setpriority(os.PRIO_PROCESS, 0, max(limits.nice, os.getpriority(os.PRIO_PROCESS, 0)))
         said.append(f"nice {limits.nice}")
     if limits.memory_bytes is None:
         return said
