@@ -18,7 +18,9 @@ class Effort:
     """How much time to spend on a profile, and when to stop.
 
     Attributes:
-        budget_ns: Time for the repeats at one batch size, beyond `min_repeats`.
+        budget_ns: Time for the repeats at one batch size, beyond `min_repeats`; and for the
+            warm-up before them.
+        total_ns: Time after which no larger batch is tried.
         min_repeats: Repeats at each batch size, whatever they take.
         max_repeats: Repeats at each batch size, however short they are.
         max_warm_ups: Runs to wait for a session to become steady.
@@ -31,6 +33,7 @@ class Effort:
     """
 
     budget_ns: int = 350_000_000
+    total_ns: int = 3_000_000_000
     min_repeats: int = 8
     max_repeats: int = 60
     max_warm_ups: int = 30
@@ -75,7 +78,10 @@ def measure_ladder(
     effort = effort or Effort()
     measured: dict[int, tuple[int, ...]] = {}
     best_rate, flat = 0.0, 0
+    began_ns = clock_ns()
     for batch in batch_ladder(max_batch):
+        if measured and clock_ns() - began_ns >= effort.total_ns:
+            break
         if not accept(batch, measured) and batch > 1:
             break
         samples = _measure(run_batch, batch, effort, clock_ns)
@@ -111,11 +117,15 @@ def _measure(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs)
 
 
 def _warm_up(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs) -> None:
-    """Run until the last three runs are no longer faster than all before them by 5 %."""
+    """Run until the last three runs are no longer faster than all before them by 5 %.
+
+    On a machine that is busy with other work they may never settle: then the budget ends it.
+    """
     times: list[int] = []
+    began_ns = clock_ns()
     while len(times) < effort.max_warm_ups:
         times.append(_time(run_batch, batch, clock_ns))
-        if times[-1] > effort.slow_ns:
+        if times[-1] > effort.slow_ns or clock_ns() - began_ns > effort.budget_ns:
             return
         earlier, latest = times[:-3], times[-3:]
         if earlier and min(latest) >= 0.95 * min(earlier):
