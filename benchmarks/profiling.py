@@ -26,7 +26,6 @@ import onnx
 from benchmarks.runtimes import repositories
 from workers.device_host import DeviceHost
 from workers.fingerprint import processor_name
-from workers.model import Variant
 from workers.profiling import Effort, batch_ladder
 from workers.repository import load_repository
 from workers.runtimes.base import DeviceSpec
@@ -37,22 +36,23 @@ SECONDS_NS = 2_000_000_000
 """As `profile.seconds` is by default."""
 
 
-def variants() -> Iterator[Variant]:
-    """Variants to copy."""
+def originals() -> Iterator[tuple[onnx.ModelProto, str]]:
+    """Models to copy, with their precisions."""
     for root in repositories(None):
         for model in load_repository(root).models.values():
-            yield from model.variants
+            for variant in model.variants:
+                yield onnx.load(variant.path), variant.precision
 
 
 def fill(root: Path) -> None:
     """Make the models, each with a digest of its own."""
-    for index, variant in zip(range(MODELS), itertools.cycle(list(variants())), strict=False):
+    found = itertools.cycle(list(originals()))
+    for index, (made, precision) in zip(range(MODELS), found, strict=False):
         home = root / f"model-{index}"
         home.mkdir()
-        made = onnx.load(variant.path)
         made.doc_string = f"copy {index}"
         onnx.save(made, home / "model.onnx")
-        entry = f"{{file: model.onnx, precision: {variant.precision}}}"
+        entry = f"{{file: model.onnx, precision: {precision}}}"
         (home / "model.yaml").write_text(f"variants: {{a: {entry}}}")
 
 
