@@ -11,7 +11,6 @@ import os
 from pathlib import Path
 
 _LEAF = "laxity-agent"
-_CONTROLLERS = ("memory",)
 
 
 class ControlGroupError(Exception):
@@ -21,19 +20,21 @@ class ControlGroupError(Exception):
 def hand_on_controllers(root: Path = Path("/")) -> None:
     """Let groups beside this process's limit what is in them; for the agent, at its start.
 
-    Everything in the process's group moves into a leaf below it.
+    The process moves into a leaf below its group. It must be alone there, as a service is: the
+    shell that it was started from, say, has no business in a group of ours.
 
     Raises:
-        ControlGroupError: This process may not, or there is no version 2.
+        ControlGroupError: This process may not or is not alone, or there is no version 2.
     """
     group = _own_group(root)
+    own = str(os.getpid())
     try:
+        if (group / "cgroup.procs").read_text("ascii").split() != [own]:
+            raise ControlGroupError("no control group: other processes share this one's")
         leaf = group / _LEAF
         leaf.mkdir(exist_ok=True)
-        for pid in (group / "cgroup.procs").read_text("ascii").split():
-            (leaf / "cgroup.procs").write_text(pid, "ascii")
-        wanted = " ".join(f"+{name}" for name in _CONTROLLERS)
-        (group / "cgroup.subtree_control").write_text(wanted, "ascii")
+        (leaf / "cgroup.procs").write_text(own, "ascii")
+        (group / "cgroup.subtree_control").write_text("+memory", "ascii")
     except OSError as error:
         raise ControlGroupError(f"no control group: {error}") from error
 

@@ -123,6 +123,8 @@ class DeviceHost:
         Called again, it measures what has changed.
         """
         self._pin_thread()
+        # What is wrong with models is found anew; what was said of the device is kept, once.
+        self.problems[:] = dict.fromkeys(p for p in self.problems if p.model == "*")
         work = [(m, v) for m in self.repository.models.values() for v in m.variants]
         steps = [max(1, len(self._trials.candidates(model, variant))) for model, variant in work]
         total, done = sum(steps), 0

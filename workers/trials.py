@@ -96,6 +96,8 @@ class RuntimeTrials:
         if self._loader.lacks_room(case):
             return None
         ready = [r for r in candidates if not self._loader.must_build(r, case)]
+        if not ready:
+            return None
         known = self._stored(ready, case)
         winner = best_runtime(known) if len(known) == len(ready) else None
         if winner is not None:
@@ -236,7 +238,8 @@ class RuntimeTrials:
             return None
         report = partial(self._loader.report, case)
         folder = self._around.cache.folder(
-            "reference", {"case": case.key(self._around.max_batch), "device": self._device.id}
+            f"{self._device.id.replace(':', '-')}-reference",
+            {"case": case.key(self._around.max_batch)},
         )
         self._around.cache.check(folder)
         answers = reference_answers(

@@ -146,7 +146,7 @@ def delegated(tmp_path):
     group.mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/system.slice/laxity.service\n")
-    (group / "cgroup.procs").write_text("101\n102\n")
+    (group / "cgroup.procs").write_text(f"{os.getpid()}\n")
     (group / "cgroup.subtree_control").write_text("")
     return tmp_path, group
 
@@ -156,8 +156,18 @@ def test_the_agent_moves_into_a_leaf_and_hands_the_controllers_on(delegated):
 
     hand_on_controllers(root)
 
-    assert (group / "laxity-agent/cgroup.procs").read_text() == "102"  # the last one written
+    assert (group / "laxity-agent/cgroup.procs").read_text() == str(os.getpid())
     assert (group / "cgroup.subtree_control").read_text() == "+memory"
+
+
+def test_an_agent_that_shares_its_group_leaves_it_alone(delegated):
+    root, group = delegated
+    (group / "cgroup.procs").write_text(f"17\n{os.getpid()}\n")
+
+    with pytest.raises(ControlGroupError, match="other processes share"):
+        hand_on_controllers(root)
+
+    assert (group / "cgroup.subtree_control").read_text() == ""
 
 
 def test_a_worker_has_a_group_beside_the_agents(delegated):

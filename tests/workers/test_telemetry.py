@@ -170,6 +170,7 @@ def test_an_orin_nanos_cpu(orin_nano):
         temperature_c=51.5,
         clock_hz=1_120_000_000,
         power_w=near(6.048),
+        energy_j=0.0,
         power_mode="pmode:0001 schedutil",
     )
     # Of 20 + 60 ticks of its two cores, 5 + 45 were busy.

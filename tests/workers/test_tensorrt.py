@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import time
 from dataclasses import replace
 from enum import EnumMeta
 from pathlib import Path
@@ -20,9 +21,11 @@ from tests.workers import fake_tensorrt, onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.fake_cuda import Error, FakeCuda
 from workers.device_host import DeviceHost
+from workers.runtimes import RUNTIMES
 from workers.runtimes import tensorrt as trt_runtime
 from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError
 from workers.runtimes.cuda import Cuda, CudaError
+from workers.runtimes.onnxruntime import OnnxRuntime
 from workers.runtimes.shape_plan import (
     InputRange,
     batch_spans,
@@ -409,6 +412,74 @@ def test_a_host_builds_while_it_serves_and_keeps_the_engine(add, root, gpu, here
     host = start()
     assert [offer.runtime for offer in host.prepare()] == ["tensorrt"]
     assert "model.engine is not as this box wrote it" in host.problems[0].reason
+    host.close()
+
+
+class NextBest(OnnxRuntime):
+    """A runtime for the GPU that serves at once, and slowly."""
+
+    name = "onnxruntime-cuda"
+    kinds = frozenset({"gpu"})
+
+    def load(self, model, variant, device, cache_dir):
+        session = super().load(model, variant, device, cache_dir)
+        run = session.run
+
+        def slowly(inputs):
+            time.sleep(0.05)
+            return run(inputs)
+
+        session.run = slowly  # type: ignore[method-assign]
+        return session
+
+
+def test_the_next_best_runtime_serves_while_an_engine_is_built(
+    add, root, gpu, here, tmp_path, monkeypatch
+):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setitem(RUNTIMES, "onnxruntime-cuda", NextBest)
+    add("relu", onnx_models.relu())
+    add("dense", onnx_models.dense())
+    device = replace(GPU, runtimes=("onnxruntime-cuda", "tensorrt"))
+    host = DeviceHost(device, root, tmp_path / "state", 2, QUICK)
+    x = {"x": np.array([-1, 0, 2], np.float32)}
+    answers: list[object] = []
+    build = vars(trt_runtime)["build_apart"]
+
+    def build_and_ask(request, tell):
+        answers.extend(host.run("relu", "1", [x]))
+        build(request, tell)
+
+    monkeypatch.setattr(trt_runtime, "build_apart", build_and_ask)
+    offers = [(offer.model, offer.runtime) for offer in host.prepare()]
+
+    assert offers == [
+        ("dense", "onnxruntime-cuda"),
+        ("relu", "onnxruntime-cuda"),
+        ("dense", "tensorrt"),
+        ("relu", "tensorrt"),
+    ]
+    assert len(answers) == 2
+    for answer in [*answers, *host.run("relu", "1", [x])]:
+        assert isinstance(answer, dict)
+        assert answer["y"].tolist() == [0, 0, 2]
+    assert host.problems == []
+    host.close()
+
+
+def test_a_build_that_fails_leaves_the_next_best_serving(
+    add, root, gpu, here, tmp_path, monkeypatch
+):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setitem(RUNTIMES, "onnxruntime-cuda", NextBest)
+    add("found", onnx_models.found_objects())
+    device = replace(GPU, runtimes=("onnxruntime-cuda", "tensorrt"))
+    host = DeviceHost(device, root, tmp_path / "state", 2, QUICK)
+
+    assert [offer.runtime for offer in host.prepare()] == ["onnxruntime-cuda"]
+    (problem,) = host.problems
+    assert problem.runtime == "tensorrt"
+    assert "failed to build: " in problem.reason
     host.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workers.agreement import batch_fault, tolerance_for
-from workers.device_options import device_options, openvino_name
+from workers.device_options import openvino_name, stream_count
 from workers.model import Model, Precision, Variant
 from workers.runtimes.base import (
     Array,
@@ -95,7 +95,7 @@ class OpenVino:
             session = _load_reshaped(model, variant, device, config)
             if session is not None:
                 return session
-        streams = device_options(device).streams
+        streams = stream_count(device)
         max_batch = min(streams, model.max_batch) if variant.fixed_batch else model.max_batch
         compiled = _compile(graph, device, config)
         return OpenVinoSession(compiled, model, variant, device, max_batch)
@@ -115,7 +115,7 @@ class OpenVinoSession:
         self._device = device
         # Items of a batch that the file cannot take together run side by side instead.
         self._apart = variant.fixed_batch and max_batch > 1 and _takes_one(compiled)
-        requests = device_options(device).streams if self._apart else 1
+        requests = stream_count(device) if self._apart else 1
         self._requests = [compiled.create_infer_request() for _ in range(requests)]
         self._stateful = variant.stateful
         self._inputs = positions(compiled.inputs, model.signature.inputs)
@@ -209,7 +209,7 @@ def plugin_config(variant: Variant, device: DeviceSpec, cache_dir: Path) -> dict
     if device.kind == "npu":
         return config
     # More streams than one share the cores, so each run alone is slower; see `_run_apart`.
-    config["NUM_STREAMS"] = device_options(device).streams if variant.fixed_batch else 1
+    config["NUM_STREAMS"] = stream_count(device) if variant.fixed_batch else 1
     if device.kind == "cpu":
         config["INFERENCE_NUM_THREADS"] = thread_count(device)
         # The host has pinned itself already, to the cores that its configuration names.

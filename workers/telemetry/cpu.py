@@ -14,7 +14,7 @@ from workers.telemetry.reading import (
     number_of,
     text_of,
 )
-from workers.telemetry.tegra import board_watts, nvp_model
+from workers.telemetry.tegra import WattMeter, nvp_model
 
 _ZONES = ("cpu", "x86_pkg_temp", "soc", "tj-thermal")
 _COOLERS = ("cpufreq", "cpu-", "processor")
@@ -34,13 +34,13 @@ class CpuProbe:
         self._root = root
         self._busy: tuple[int, int] | None = None
         self._watts = Rate(clock_ns)
-        self._meter = RaplMeter(root)
+        self._package = RaplMeter(root)
+        self._board = WattMeter(root, clock_ns)
 
     def read(self) -> Reading:
         """See `Probe.read`."""
         total, available = self._memory()
-        energy_j = self._meter.joules()
-        watts = self._watts.of(energy_j) if energy_j is not None else board_watts(self._root)
+        watts, energy_j = self._power()
         return Reading(
             utilisation=self._utilisation(),
             memory_used_bytes=None if total is None or available is None else total - available,
@@ -67,6 +67,11 @@ class CpuProbe:
         if before is None or whole <= before[1]:
             return None
         return min(1.0, max(0.0, (busy - before[0]) / (whole - before[1])))
+
+    def _power(self) -> tuple[float | None, float | None]:
+        """Watts and joules: of the packages, or else of a Jetson's module."""
+        joules = self._package.joules()
+        return self._board.read() if joules is None else (self._watts.of(joules), joules)
 
     def _memory(self) -> tuple[int | None, int | None]:
         found: dict[str, int] = {}

@@ -79,25 +79,45 @@ def over_current_events(root: Path) -> int:
     return sum(counts)
 
 
+class WattMeter:
+    """Adds a power sensor's readings up to an energy, between its own looks."""
+
+    def __init__(self, root: Path, clock_ns: ClockNs = time.monotonic_ns) -> None:
+        """Read a Jetson's rails below a root."""
+        self._root = root
+        self._clock_ns = clock_ns
+        self._joules = 0.0
+        self._read_ns: int | None = None
+
+    def read(self) -> tuple[float | None, float | None]:
+        """The watts now and the joules so far, or None for both."""
+        watts = board_watts(self._root)
+        if watts is None:
+            return None, None
+        now_ns = self._clock_ns()
+        if self._read_ns is not None:
+            self._joules += watts * (now_ns - self._read_ns) / 1e9
+        self._read_ns = now_ns
+        return watts, self._joules
+
+
 class TegraGpuProbe:
     """Reads a Jetson's GPU, which shares the memory of its box."""
 
     def __init__(self, root: Path = Path("/"), clock_ns: ClockNs = time.monotonic_ns) -> None:
-        """Read below a root; the power, of which there is no counter, is added up over time."""
+        """Read below a root."""
         self._root = root
-        self._clock_ns = clock_ns
-        self._energy_j = 0.0
-        self._read_ns: int | None = None
+        self._meter = WattMeter(root, clock_ns)
 
     def read(self) -> Reading:
         """See `Probe.read`."""
-        watts = board_watts(self._root)
+        watts, joules = self._meter.read()
         return Reading(
             utilisation=self._load(),
             temperature_c=hottest(self._root, ("gpu", "tj-thermal")),
             clock_hz=self._clock_hz(),
             power_w=watts,
-            energy_j=self._add_up(watts),
+            energy_j=joules,
             power_mode=nvp_model(self._root) or "unknown",
             throttled=cooled_by_slowing(self._root, ("gpu", "devfreq")),
         )
@@ -114,12 +134,3 @@ class TegraGpuProbe:
             if device.name.endswith((".gpu", ".ga10b", ".gv11b")):
                 return number_of(device / "cur_freq")
         return None
-
-    def _add_up(self, watts: float | None) -> float | None:
-        now_ns = self._clock_ns()
-        before, self._read_ns = self._read_ns, now_ns
-        if watts is None:
-            return None
-        if before is not None:
-            self._energy_j += watts * (now_ns - before) / 1e9
-        return self._energy_j
