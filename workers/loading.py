@@ -171,9 +171,10 @@ class Loader:
         return True
 
     def report(self, case: Case, runtime: str, reason: str) -> None:
-        """Note a problem."""
+        """Note a problem, once however often it is met."""
         problem = RuntimeProblem(case.model.name, case.variant.name, runtime, reason)
-        self._problems.append(problem)
+        if problem not in self._problems:
+            self._problems.append(problem)
 
     def _seal(self, runtime: Runtime, case: Case, folder: Path) -> None:
         try:

@@ -14,6 +14,7 @@ from workers.model import Variant
 from workers.runtimes import openvino as openvino_runtime
 from workers.runtimes.base import DeviceSpec, ModelLoadError
 from workers.runtimes.openvino import OpenVino, plugin_config
+from workers.runtimes.openvino_graph import fix_shapes, read_graph
 
 openvino = pytest.importorskip("openvino")
 
@@ -162,3 +163,20 @@ def test_a_device_that_the_plugins_do_not_reach_is_said(intel_box):
     )
     assert OpenVino().processor(DeviceSpec("gpu:0", "gpu")) == "Intel(R) GPU.0"
     assert OpenVino().processor(DeviceSpec("cpu:0", "cpu")) is None
+
+
+def test_fixed_shapes_for_an_npu(add, load):
+    yaml = "profile_shapes: {ids: [7]}\nvariants: {a: {file: model.onnx}}"
+    file = add("ids", onnx_models.sequence(), yaml)
+    graph = read_graph(file)
+
+    fix_shapes(graph, load("ids"))
+
+    assert [list(port.shape) for port in graph.inputs] == [[1, 7]]
+
+
+def test_a_free_dimension_without_a_size_is_refused_on_an_npu(add, load):
+    file = add("ids", onnx_models.sequence())
+
+    with pytest.raises(ModelLoadError, match="'ids' has free dimensions; name sizes under"):
+        fix_shapes(read_graph(file), load("ids"))
