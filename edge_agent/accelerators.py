@@ -19,6 +19,7 @@ class Accelerator:
         memory_bytes: Its own memory; None where it shares the box's or its driver doesn't say.
         driver: The driver's version.
         compute_capability: NVIDIA's number for what the GPU can execute, e.g. `8.7`.
+        uuid: NVIDIA's name of this very GPU or MIG instance.
     """
 
     kind: Literal["gpu", "npu"]
@@ -28,6 +29,7 @@ class Accelerator:
     memory_bytes: int | None = None
     driver: str | None = None
     compute_capability: str | None = None
+    uuid: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,39 +71,72 @@ def _intel_accelerator(kind: str, number: str, name: str) -> Accelerator:
     )
 
 
-def nvidia_gpus() -> Found:
-    """The GPUs that NVIDIA's driver reports on this machine; none where there is no driver."""
-    import pynvml
+def nvidia_gpus(nvml: Any = None) -> Found:
+    """The GPUs that NVIDIA's driver reports; none where there is no driver.
 
+    A GPU that is partitioned stands for itself no more: each of its MIG instances does.
+
+    Args:
+        nvml: The module `pynvml`, or something that answers as it does.
+    """
+    if nvml is None:
+        import pynvml
+
+        nvml = pynvml
     try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        nvml.nvmlInit()
+    except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
         return Found()
-    except pynvml.NVMLError as error:
+    except nvml.NVMLError as error:
         return Found(notes=(f"NVIDIA's driver could not be asked for its GPUs: {error}",))
     try:
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
-        count = int(pynvml.nvmlDeviceGetCount())
-        return Found(tuple(_nvidia_gpu(pynvml, index, driver) for index in range(count)))
-    except pynvml.NVMLError as error:
+        driver = str(nvml.nvmlSystemGetDriverVersion())
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(int(nvml.nvmlDeviceGetCount())))
+        instances = [found for handle in handles for found in _instances(nvml, handle)]
+        return Found(tuple(_nvidia_gpu(nvml, *instance, driver) for instance in instances))
+    except nvml.NVMLError as error:
         return Found(notes=(f"NVIDIA's driver could not describe its GPUs: {error}",))
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
 
 
-def _nvidia_gpu(pynvml: Any, index: int, driver: str) -> Accelerator:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+def _instances(nvml: Any, card: Any) -> list[tuple[Any, Any]]:
+    """A card with itself, or with each of its MIG instances."""
     try:
-        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError_NotSupported:
+        partitioned = nvml.nvmlDeviceGetMigMode(card)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    except nvml.NVMLError_NotSupported:
+        partitioned = False
+    if not partitioned:
+        return [(card, card)]
+    found = []
+    for index in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(card))):
+        try:
+            found.append((card, nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)))
+        except nvml.NVMLError_NotFound:
+            continue  # a place for an instance that was not made
+    return found
+
+
+def _nvidia_gpu(nvml: Any, card: Any, instance: Any, driver: str) -> Accelerator:
+    try:
+        memory = int(nvml.nvmlDeviceGetMemoryInfo(instance).total)
+    except nvml.NVMLError_NotSupported:
         # A Tegra's GPU shares the memory of its box.
         memory = None
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(card)
     return Accelerator(
         kind="gpu",
         vendor="nvidia",
-        name=str(pynvml.nvmlDeviceGetName(handle)),
+        name=str(nvml.nvmlDeviceGetName(instance)),
         memory_bytes=memory,
         driver=driver,
         compute_capability=f"{major}.{minor}",
+        uuid=_uuid(nvml, instance),
     )
+
+
+def _uuid(nvml: Any, instance: Any) -> str | None:
+    try:
+        return str(nvml.nvmlDeviceGetUUID(instance))
+    except nvml.NVMLError_NotSupported:
+        return None

@@ -9,7 +9,8 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import watchfiles
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from edge_agent.cluster import Cluster
+from edge_agent.contention import load_slowdown, measure_slowdown, store_slowdown
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.run_dir import make_run_dir
@@ -26,8 +28,9 @@ from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
 from scheduler.policy_loading import load_policy
 from workers.actor import DeviceWorker
+from workers.control_group import ControlGroupError, hand_on_controllers
 from workers.profiling import Effort, batch_ladder
-from workers.runtimes.base import DeviceSpec
+from workers.runtimes.base import DeviceSpec, Limits
 
 _ANSWER_S = 5.0
 """How long the scheduler may take to answer, beyond what it was asked to do."""
@@ -57,6 +60,10 @@ class Agent:
         self._lock = _locked(config.state_dir)
         self._stopping = threading.Event()
         self._run_dir = make_run_dir()
+        if any(device.memory_mb is not None for device in self.devices):
+            # Before Ray, whose processes inherit the group. Workers say what they do without.
+            with contextlib.suppress(ControlGroupError):
+                hand_on_controllers()
         self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
         try:
             self._start(config_file, scheduler_cores(hardware))
@@ -70,12 +77,12 @@ class Agent:
         spare = tuple(core for core in cores if core not in owned)
         profile = self.config.profile
         rungs = len(list(batch_ladder(profile.max_batch)))
-        effort = Effort(budget_ns=int(profile.seconds * 1e9 / rungs))
+        seconds_ns = int(profile.seconds * 1e9)
+        # A busy box needs longer than planned, but not without end.
+        effort = Effort(budget_ns=seconds_ns // rungs, total_ns=2 * seconds_ns)
         self.workers = {
             device.id: DeviceWorker.options(name=f"worker {device.id}").remote(
-                DeviceSpec(
-                    device.id, device.kind, device.cores, device.runtimes, dict(device.options)
-                ),
+                _device_spec(device),
                 self.config.models,
                 self.config.state_dir,
                 links[device.id],
@@ -145,8 +152,35 @@ class Agent:
                 t for t in targets if t["progress"]["text"] != "ready" and t["id"] not in failed
             ]
             if not waiting or stop():
+                threading.Thread(
+                    target=self._measure_contention, args=(failed,), daemon=True
+                ).start()
                 return failed
             time.sleep(_LOOK_S)
+
+    def _measure_contention(self, failed: Mapping[str, str]) -> None:
+        """Tells each device how much the others slow it down, measured once per set of devices."""
+        workers = {
+            device.id: self.workers[device.id]
+            for device in self.devices
+            if device.id not in failed and "emulated" not in device.runtimes
+        }
+        if len(workers) < 2:
+            return
+        path = self.config.state_dir / "contention.json"
+        with contextlib.suppress(RayActorError):  # a worker that died, or the agent is stopping
+            told = {name: ray.get(worker.describe.remote()) for name, worker in workers.items()}
+            devices = {name: about["device"] for name, about in told.items()}
+            slowdown = load_slowdown(path, devices)
+            if slowdown is None:
+                slowdown = measure_slowdown(
+                    list(workers),
+                    lambda name, s: ray.get(workers[name].typical_ns.remote(s)),
+                    lambda name, s: partial(ray.get, workers[name].occupy.remote(s)),
+                )
+                store_slowdown(path, devices, slowdown)
+            for name, others in slowdown.items():
+                ray.get(workers[name].learn_contention.remote(others))
 
     def drain(self) -> int:
         """Admits nothing more, and waits `drain_s` at most for what is held; how many were cut.
@@ -173,6 +207,17 @@ class Agent:
         self._cluster.stop()
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)
+
+
+def _device_spec(device: DeviceConfig) -> DeviceSpec:
+    limits = Limits(device.nice, _bytes(device.memory_mb), _bytes(device.model_memory_mb))
+    return DeviceSpec(
+        device.id, device.kind, device.cores, device.runtimes, dict(device.options), limits
+    )
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * 10**6
 
 
 def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware) -> None:

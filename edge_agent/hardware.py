@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from edge_agent.accelerators import Accelerator, Found, nvidia_gpus, openvino_devices
 from edge_agent.processors import Cpu, memory_bytes, probe_cpu
 from scheduler.config import DeviceConfig
+from workers.runtimes import RUNTIMES
+
+CudaRuntime = Literal["onnxruntime-cuda", "onnxruntime-tensorrt", "tensorrt"]
+
+_CUDA_RUNTIMES: tuple[CudaRuntime, ...] = ("onnxruntime-cuda", "onnxruntime-tensorrt", "tensorrt")
+"""Those that serve at once come before those that build for minutes."""
 
 _COMPUTE_CAPABILITY = {
     "tegra210": "5.3",
@@ -60,6 +66,7 @@ def probe(
     *,
     openvino: Callable[[], Found] = openvino_devices,
     nvidia: Callable[[], Found] = nvidia_gpus,
+    computes_on_cuda: Callable[[], object] = lambda: cuda_runtimes(),
 ) -> Hardware:
     """Finds out what this box has.
 
@@ -72,18 +79,36 @@ def probe(
         root: Where the file system to read begins.
         openvino: Lists the accelerators that OpenVINO reaches.
         nvidia: Lists the GPUs that NVIDIA's driver reports.
+        computes_on_cuda: Whether a runtime is installed that computes on those.
     """
     tegra = probe_tegra(root)
     intel, found = openvino(), nvidia()
     gpus = found.accelerators
     if tegra is not None and not gpus:
         gpus = (_tegra_gpu(tegra),)
+    if computes_on_cuda():
+        gpus = _numbered(gpus, intel.accelerators)
     return Hardware(
         cpu=probe_cpu(root),
         memory_bytes=memory_bytes(root),
         accelerators=(*intel.accelerators, *gpus),
         tegra=tegra,
         notes=(*intel.notes, *found.notes),
+    )
+
+
+def cuda_runtimes() -> tuple[CudaRuntime, ...]:
+    """The installed runtimes that compute on NVIDIA's GPUs, the first to serve first."""
+    return tuple(name for name in _CUDA_RUNTIMES if RUNTIMES[name]().missing() is None)
+
+
+def _numbered(
+    gpus: tuple[Accelerator, ...], before: tuple[Accelerator, ...]
+) -> tuple[Accelerator, ...]:
+    """Gives NVIDIA's GPUs the device ids after those of other makers."""
+    first = sum(found.kind == "gpu" for found in before)
+    return tuple(
+        replace(found, device_id=f"gpu:{number}") for number, found in enumerate(gpus, first)
     )
 
 
@@ -138,16 +163,25 @@ def default_devices(hardware: Hardware) -> tuple[DeviceConfig, ...]:
     """The devices of a box that configures none.
 
     One `cpu:0`, on every core but the scheduler's (see `scheduler_cores`), and the GPUs and NPUs
-    that an installed runtime computes on: OpenVINO's.
+    that an installed runtime computes on.
     """
     reserved = scheduler_cores(hardware)
     cores = tuple(core for core in hardware.cpu.usable if core not in reserved)
     accelerators = tuple(
-        DeviceConfig(id=found.device_id, runtimes=("openvino",))
-        for found in hardware.accelerators
-        if found.device_id is not None
+        _device(found) for found in hardware.accelerators if found.device_id is not None
     )
     return (DeviceConfig(id="cpu:0", cores=cores), *accelerators)
+
+
+def _device(found: Accelerator) -> DeviceConfig:
+    if found.vendor == "intel":
+        return DeviceConfig(id=found.device_id or "", runtimes=("openvino",))
+    # By its UUID, for its number here counts other makers' GPUs too. A Tegra has but one GPU.
+    return DeviceConfig(
+        id=found.device_id or "",
+        runtimes=cuda_runtimes(),
+        options={"cuda": found.uuid or 0},
+    )
 
 
 def describe(hardware: Hardware) -> list[str]:

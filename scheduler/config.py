@@ -121,7 +121,14 @@ SiteName = Annotated[
 DeviceId = Annotated[
     str, _written_as(r"(cpu|gpu|npu):\d+", "a kind and a number, like cpu:0, gpu:0 or npu:1")
 ]
-Runtime = Literal["openvino", "onnxruntime", "tensorrt", "emulated"]
+Runtime = Literal[
+    "openvino",
+    "onnxruntime",
+    "onnxruntime-cuda",
+    "onnxruntime-tensorrt",
+    "tensorrt",
+    "emulated",
+]
 
 
 class _Section(BaseModel):
@@ -154,7 +161,18 @@ class DeviceConfig(_Section):
     emulated answers zeros after a profile's latency and has to be named here."""
 
     options: dict[str, Any] = Field(default_factory=dict)
-    """Settings for the runtimes, such as the latency profile of an emulated device."""
+    """Settings for the runtimes: which GPU, how much of it (docs/hardware.md), or the latency
+    profile of an emulated device."""
+
+    nice: Annotated[int, Field(strict=True, ge=0, le=19)] = 0
+    """The priority of the device's worker, from 0, the highest, to 19."""
+
+    memory_mb: Count | None = None
+    """The most main memory that the device's worker may use, in 10^6 bytes."""
+
+    model_memory_mb: Count | None = None
+    """The most memory for loaded models, in 10^6 bytes; beyond it, the least recently used leave,
+    and are loaded again when they are asked for. None keeps all loaded."""
 
     @property
     def kind(self) -> Literal["cpu", "gpu", "npu"]:

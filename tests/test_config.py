@@ -111,8 +111,9 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
     ) == [
         "edge.yaml:1: site: 'Line 3' should be lower-case letters, digits and dashes, like line-3",
         "edge.yaml:4: devices[0].core: unknown key; did you mean 'cores'?",
-        "edge.yaml:5: devices[0].runtimes[0]: should be 'openvino', 'onnxruntime', 'tensorrt' or "
-        "'emulated'; got 'openvno'; did you mean 'openvino'?",
+        "edge.yaml:5: devices[0].runtimes[0]: should be 'openvino', 'onnxruntime', "
+        "'onnxruntime-cuda', 'onnxruntime-tensorrt', 'tensorrt' or 'emulated'; got 'openvno'; did "
+        "you mean 'openvino'?",
         "edge.yaml:6: limts: unknown key; did you mean 'limits'?",
         "edge.yaml:8: limits.queue_requests: should be a valid integer; got True",
         "edge.yaml:9: limits.body-mb: unknown key; did you mean 'body_mb'?",

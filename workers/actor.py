@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,12 +13,16 @@ from typing import Any, cast
 
 import ray
 
+from scheduler.core.offers import Offer
 from scheduler.wire import Header
 from workers.device_host import DeviceHost
 from workers.link import LinkServer, offer_header
 from workers.model import Model
 from workers.profiling import Effort
 from workers.runtimes.base import DeviceSpec
+
+WATCH_S = 5.0
+"""How often the device is looked at; a look takes less than a millisecond."""
 
 
 class WorkerProcess:
@@ -46,21 +51,66 @@ class WorkerProcess:
             DeviceError: The device's runtimes or cores cannot be had.
             RepositoryError: The repository's folder cannot be read.
         """
-        self._host = DeviceHost(spec, models, state_dir, max_batch, effort)
+        self._host = DeviceHost(
+            spec, models, state_dir, max_batch, effort, tell_offer=self._say_offer
+        )
         self._link = LinkServer(link_path, self._host)
         self._say_catalog()
+        self._prepared = threading.Event()
+        self._due = threading.Event()
+        self._due.set()
         self._start("serve", self._link.serve_forever)
-        self._start("prepare", self._prepare)
+        self._start("prepare", self._prepare_when_due)
+        self._start("watch", self._watch)
 
     def describe(self) -> dict[str, Any]:
         """The process and what the device can use."""
         return {"pid": os.getpid(), "device": self._host.describe()}
 
-    def _prepare(self) -> None:
-        for offer in self._host.prepare(self._say_progress):
-            self._link.say(f"offer {offer.model}/{offer.variant}", offer_header(offer))
-        self._say_catalog()
-        self._link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
+    def occupy(self, seconds: float) -> int:
+        """Keep the device busy with what it serves, for others to measure beside it.
+
+        Returns:
+            How many batches it ran.
+        """
+        self._prepared.wait()
+        return self._host.occupy(seconds)
+
+    def typical_ns(self, seconds: float) -> dict[str, int]:
+        """The median time of a single item now, in nanoseconds, of each variant served."""
+        self._prepared.wait()
+        return self._host.typical_ns(seconds)
+
+    def learn_contention(self, slowdown: dict[str, float]) -> None:
+        """Take in how much slower this device is while others, by id, are busy."""
+        self._host.contention.update(slowdown)
+        self._say_telemetry()
+
+    def _prepare_when_due(self) -> None:
+        while True:
+            self._due.wait()
+            self._due.clear()
+            for offer in self._host.prepare(self._say_progress):
+                self._say_offer(offer)
+                self._say_catalog()
+            self._say_catalog()
+            self._link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
+            self._prepared.set()
+
+    def _watch(self) -> None:
+        """Tells what the device does, and has it measured again when it is set otherwise."""
+        while True:
+            time.sleep(WATCH_S)
+            if self._host.has_changed():
+                self._due.set()
+            self._say_telemetry()
+
+    def _say_offer(self, offer: Offer) -> None:
+        self._link.say(f"offer {offer.model}/{offer.variant}", offer_header(offer))
+
+    def _say_telemetry(self) -> None:
+        told = {**self._host.telemetry(), "contention": dict(self._host.contention)}
+        self._link.say("telemetry", {"t": "telemetry", "reading": told})
 
     def _say_progress(self, done: int, total: int, text: str) -> None:
         # The last step is reported by `ready`, so that nobody takes a full bar for the end.

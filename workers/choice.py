@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import median
 
 from workers.profile_store import Profile
@@ -37,12 +37,12 @@ class Choice:
     Attributes:
         runtime: Its name.
         session: The loaded variant.
-        latency_ns: As in `Offer`.
+        profile: How it was measured.
     """
 
     runtime: str
     session: Session
-    latency_ns: Mapping[int, tuple[int, ...]] = field(hash=False)
+    profile: Profile
 
 
 def best_runtime(profiles: Mapping[str, Profile]) -> str | None:
@@ -61,6 +61,12 @@ def best_runtime(profiles: Mapping[str, Profile]) -> str | None:
         (name for name in ladders if alone[name] <= limit),
         key=lambda name: (_items_per_ns(ladders[name]), -alone[name]),
     )
+
+
+def has_lost(ladder: Mapping[int, tuple[int, ...]], rivals: Iterable[Profile]) -> bool:
+    """Whether a runtime is too slow alone to win, however well it batches."""
+    fastest = min((median(r.latency_ns[1]) for r in rivals if r.rejected is None), default=None)
+    return fastest is not None and median(ladder[1]) > fastest * LATENCY_SLACK
 
 
 def _items_per_ns(ladder: Mapping[int, tuple[int, ...]]) -> float:

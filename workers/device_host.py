@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from scheduler.core.offers import Offer
-from workers.batches import Item, ItemRunner
-from workers.choice import RuntimeProblem
+from workers.batches import Item
+from workers.choice import Choice, RuntimeProblem
+from workers.compiled_cache import CompiledCache
 from workers.crash_guard import CrashGuard
+from workers.device_options import expose_gpu
+from workers.device_watch import DeviceWatch
+from workers.loading import Surroundings
 from workers.model import Model, Variant
-from workers.model_yaml import nearest
+from workers.model_files import weight_bytes
 from workers.profile_store import ProfileStore
 from workers.profiling import Effort
 from workers.repository import load_repository
-from workers.runtimes import RUNTIMES
-from workers.runtimes.base import DeviceError, DeviceSpec, Runtime, Session
+from workers.residency import Key, Residency, Resident
+from workers.resources import limit_process, pin_thread
+from workers.runtimes.base import DeviceSpec, RunError, Runtime
+from workers.sampling import sample_items
+from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
+from workers.usable_runtimes import usable_runtimes
 
 Progress = Callable[[int, int, str], None]
 """Told how many steps are done, how many there are, and what is happening."""
@@ -26,6 +38,10 @@ Progress = Callable[[int, int, str], None]
 
 def ignore_progress(done: int, total: int, text: str) -> None:
     """A `Progress` for callers who do not show it."""
+
+
+def ignore_offer(offer: Offer) -> None:
+    """For callers who do not care when a variant leaves memory."""
 
 
 class DeviceHost:
@@ -37,6 +53,8 @@ class DeviceHost:
     Attributes:
         repository: What is in the repository, and what is wrong with it.
         problems: What went wrong with runtimes on this device so far.
+        contention: By the id of another device, how many times longer a run takes here while
+            that one is busy.
     """
 
     def __init__(
@@ -46,6 +64,9 @@ class DeviceHost:
         state_dir: Path,
         max_batch: int,
         effort: Effort | None = None,
+        *,
+        system_root: Path = Path("/"),
+        tell_offer: Callable[[Offer], None] = ignore_offer,
     ) -> None:
         """Read the repository and find the device's runtimes, pinned to its cores.
 
@@ -55,48 +76,85 @@ class DeviceHost:
             state_dir: Where profiles and compiled models are kept between starts.
             max_batch: The device's own limit on batches, at least 1.
             effort: How much time to spend on a profile.
+            system_root: Where `/proc` and `/sys` are found.
+            tell_offer: Hears an offer again, with the time of loading added or taken off, when
+                the variant leaves memory or comes back.
 
         Raises:
             DeviceError: The device's runtimes or cores cannot be had.
             RepositoryError: The repository's folder cannot be read.
         """
         self.spec = spec
+        self.contention: dict[str, float] = {}
         self._thread = threading.local()
         # First, because the threads that runtimes start inherit it.
         self._pin_thread()
-        self.problems: list[RuntimeProblem] = []
-        self._runtimes = self._usable_runtimes()
+        self._limits = limit_process(spec, system_root)
+        expose_gpu(spec)
+        self._runtimes, self.problems = usable_runtimes(spec)
         self.repository = load_repository(repository_root)
-        cache_dir = state_dir / "compiled" / spec.id.replace(":", "-")
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        store = ProfileStore(state_dir / "profiles", self._report_store)
-        guard = CrashGuard(state_dir / "attempts")
-        self._trials = RuntimeTrials(
-            spec, self._runtimes, store, guard, cache_dir, max_batch, self.problems, effort
+        self._cache = CompiledCache(state_dir / "compiled")
+        self._watch = DeviceWatch(probe_for(spec, system_root))
+        # A probe of its own, because rates are over the time since the look before.
+        meter = probe_for(spec, system_root)
+        around = Surroundings(
+            ProfileStore(state_dir / "profiles", self._report_store),
+            CrashGuard(state_dir / "attempts"),
+            self._cache,
+            self._watch,
+            max_batch,
+            effort,
+            lambda: meter.read().energy_j,
+            system_root,
         )
-        self._runners: dict[tuple[str, str], ItemRunner] = {}
-        self._sessions: list[Session] = []
+        self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
+        # Whoever runs something on what is served, or exchanges it, holds this.
+        self._lock = threading.RLock()
+        self._choices: dict[Key, Choice] = {}
+        self._offers: dict[Key, Offer] = {}
+        self._tell_offer = tell_offer
+        self._residency = Residency(spec.limits.model_bytes, self._say_moved)
 
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
         """Make every variant ready, each offered as soon as it is.
 
-        What cannot be served is left out and told in `problems`.
+        Runtimes that compile for minutes come after all others have been tried, and may then
+        offer a variant once more. What cannot be served is left out and told in `problems`.
+        Called again, it measures what has changed.
         """
         self._pin_thread()
+        # What is wrong with models is found anew; what was said of the device is kept, once.
+        self.problems[:] = dict.fromkeys(p for p in self.problems if p.model == "*")
         work = [(m, v) for m in self.repository.models.values() for v in m.variants]
         steps = [max(1, len(self._trials.candidates(model, variant))) for model, variant in work]
         total, done = sum(steps), 0
+        late: list[tuple[Model, Variant, Runtime]] = []
         for (model, variant), own_steps in zip(work, steps, strict=True):
-            start = done
-
-            def note(finished: int, text: str, start: int = start) -> None:
-                progress(start + finished, total, text)
-
-            offer = self._offer(model, variant, note)
-            if offer is not None:
-                yield offer
-            done += own_steps
+            unbuilt = self._trials.unbuilt(model, variant)
+            late += [(model, variant, runtime) for runtime in unbuilt]
+            note = partial(_note, progress, done, total)
+            choice = self._trials.choose(model, variant, note)
+            if choice is not None:
+                yield self._serve(model, variant, choice)
+            done += own_steps - len(unbuilt)
             progress(done, total, f"{model.name}/{variant.name}")
+        for model, variant, runtime in late:
+            incumbent = self._choices.get((model.name, variant.name))
+            note = partial(_note, progress, done, total)
+            better = self._trials.challenge(model, variant, runtime, incumbent, note)
+            if better is not None:
+                yield self._serve(model, variant, better)
+            done += 1
+            progress(done, total, f"{model.name}/{variant.name}: {runtime.name}")
+        self._cache.remove_unused(self.spec.id.replace(":", "-"))
+
+    def has_changed(self) -> bool:
+        """Look at the device; whether it is now set otherwise, so that `prepare` is due."""
+        return self._watch.look() and self._trials.look_at_device()
+
+    def telemetry(self) -> dict[str, Any]:
+        """What the latest look has told, as plain values; see `workers.telemetry.Reading`."""
+        return self._watch.reading.known()
 
     def run(self, model: str, variant: str, items: list[Item]) -> list[Item | Exception]:
         """Run items together; a failing item fails alone.
@@ -112,88 +170,101 @@ class DeviceHost:
         Raises:
             KeyError: The variant was not offered.
         """
-        runner = self._runners.get((model, variant))
-        if runner is None:
-            offered = ", ".join(map("/".join, list(self._runners))) or "nothing yet"
-            raise KeyError(f"{self.spec.id} does not serve {model}/{variant}; it serves {offered}")
         self._pin_thread()
-        return runner.run(items)
+        with self._lock:
+            try:
+                runner = self._residency.runner((model, variant))
+            except KeyError:
+                offered = ", ".join(map("/".join, self._residency.keys)) or "nothing yet"
+                message = f"{self.spec.id} does not serve {model}/{variant}; it serves {offered}"
+                raise KeyError(message) from None
+            except RunError as error:
+                return [error for _ in items]
+            return runner.run(items)
+
+    def occupy(self, seconds: float) -> int:
+        """Run what is served, in turn, for some time; how many items that were."""
+        return sum(len(times) for times in self._exercise(seconds).values())
+
+    def typical_ns(self, seconds: float) -> dict[str, int]:
+        """The median time of a single item, in nanoseconds, by `model/variant`, as of now."""
+        return {"/".join(key): round(median(t)) for key, t in self._exercise(seconds).items()}
+
+    def _exercise(self, seconds: float) -> dict[Key, list[int]]:
+        """Run single items of every variant in memory, in turn, until the time is over."""
+        times: dict[Key, list[int]] = {}
+        samples = {key: sample_items(self.repository.models[key[0]], 1) for key in self._offers}
+        end_ns = time.monotonic_ns() + int(seconds * 1e9)
+        while samples and time.monotonic_ns() < end_ns:
+            for key, items in samples.items():
+                if not self._residency.is_loaded(key):
+                    continue
+                began_ns = time.perf_counter_ns()
+                self.run(*key, items)
+                times.setdefault(key, []).append(time.perf_counter_ns() - began_ns)
+            if not times:
+                break
+        return times
 
     def describe(self) -> str:
         """Say which device this is and what can run on it."""
         runtimes = ", ".join(f"{r.name} {r.version()}" for r in self._runtimes)
         cores = ",".join(map(str, self.spec.cores)) or "any"
-        return f"{self.spec.id} ({self.spec.kind}, cores {cores}): {runtimes}"
+        limits = "".join(f", {limit}" for limit in self._limits)
+        return f"{self.spec.id} ({self.spec.kind}, cores {cores}{limits}): {runtimes}"
 
     def close(self) -> None:
         """Free every session. Nothing runs afterwards."""
-        self._runners.clear()
-        while self._sessions:
-            self._sessions.pop().close()
+        with self._lock:
+            self._residency.close()
 
-    def _offer(
-        self, model: Model, variant: Variant, note: Callable[[int, str], None]
-    ) -> Offer | None:
-        choice = self._trials.choose(model, variant, note)
-        if choice is None:
-            return None
-        self._sessions.append(choice.session)
-        runner = ItemRunner(choice.session, model.signature.batched)
-        self._runners[model.name, variant.name] = runner
-        return Offer(
-            model=model.name,
-            variant=variant.name,
-            runtime=choice.runtime,
-            latency_ns=choice.latency_ns,
-            rank=variant.rank,
-            accuracy=variant.accuracy,
+    def _serve(self, model: Model, variant: Variant, choice: Choice) -> Offer:
+        key = (model.name, variant.name)
+        resident = Resident(
+            load=partial(self._trials.reload, model, variant, choice.runtime),
+            batched=model.signature.batched,
+            size_bytes=weight_bytes(variant.path),
+            pinned=model.residency == "pinned",
+            session=choice.session,
         )
+        with self._lock:
+            self._choices[key] = choice
+            self._offers[key] = Offer(
+                model=model.name,
+                variant=variant.name,
+                runtime=choice.runtime,
+                latency_ns=choice.profile.latency_ns,
+                rank=variant.rank,
+                accuracy=variant.accuracy,
+            )
+            self._residency.admit(key, resident)
+            if model.residency == "lazy":
+                self._residency.evict(key)
+            return self._offer(key)
 
-    def _usable_runtimes(self) -> list[Runtime]:
-        """The runtimes to use. A missing one is a problem; that none is left, an error."""
-        names = self.spec.runtimes or tuple(name for name in RUNTIMES if name != "emulated")
-        if "emulated" in names and len(names) > 1:
-            raise DeviceError(f"{self.spec.id}: 'emulated' answers zeros and must be alone")
-        usable, reasons = [], []
-        for name in names:
-            if name not in RUNTIMES:
-                hint = nearest(name, RUNTIMES)
-                raise DeviceError(f"{self.spec.id}: no runtime is called '{name}' ({hint})")
-            runtime = RUNTIMES[name]()
-            reason = _why_unusable(runtime, self.spec)
-            if reason is None:
-                usable.append(runtime)
-            else:
-                reasons.append(reason)
-                self.problems.append(RuntimeProblem("*", "*", name, reason))
-        if not usable:
-            raise DeviceError(f"{self.spec.id} has no runtime: {'; '.join(reasons)}")
-        return usable
+    def _offer(self, key: Key) -> Offer:
+        """What is offered of a variant: out of memory, each batch may have to wait for it."""
+        offer = self._offers[key]
+        if self._residency.is_loaded(key):
+            return offer
+        load_ns = self._choices[key].profile.load_ns
+        slower = {
+            batch: tuple(sample + load_ns for sample in samples)
+            for batch, samples in offer.latency_ns.items()
+        }
+        return replace(offer, latency_ns=slower)
+
+    def _say_moved(self, key: Key, loaded: bool) -> None:
+        self._tell_offer(self._offer(key))
 
     def _pin_thread(self) -> None:
-        if hasattr(self._thread, "pinned") or not self.spec.cores:
-            return
-        wanted = set(self.spec.cores)
-        try:
-            os.sched_setaffinity(0, wanted)
-        except OSError as error:
-            present = os.cpu_count()
-            raise DeviceError(
-                f"{self.spec.id}: cannot run on cores {sorted(wanted)} of {present}: {error}"
-            ) from error
-        granted = os.sched_getaffinity(0)
-        if granted != wanted:
-            raise DeviceError(
-                f"{self.spec.id}: of cores {sorted(wanted)} only {sorted(granted)} can be had"
-            )
-        self._thread.pinned = True
+        if not hasattr(self._thread, "pinned"):
+            pin_thread(self.spec)
+            self._thread.pinned = True
 
     def _report_store(self, reason: str) -> None:
         self.problems.append(RuntimeProblem("*", "*", "*", reason))
 
 
-def _why_unusable(runtime: Runtime, spec: DeviceSpec) -> str | None:
-    if spec.kind not in runtime.kinds:
-        kinds = ", ".join(sorted(runtime.kinds))
-        return f"{runtime.name} computes on {kinds}, not on a {spec.kind}"
-    return runtime.missing()
+def _note(progress: Progress, start: int, total: int, finished: int, text: str) -> None:
+    progress(start + finished, total, text)

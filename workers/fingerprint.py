@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
@@ -13,20 +14,37 @@ from workers.runtimes.base import DeviceSpec, Runtime
 Fingerprint = dict[str, str]
 
 
-def fingerprint(device: DeviceSpec, runtime: Runtime, root: Path = Path("/")) -> Fingerprint:
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """What of a device's settings its speed depends on.
+
+    Attributes:
+        power: Its power mode, or `unknown`.
+        throttled: Why heat slows it down, or `no`.
+    """
+
+    power: str = "unknown"
+    throttled: str = "no"
+
+
+def fingerprint(
+    device: DeviceSpec, runtime: Runtime, state: DeviceState, root: Path = Path("/")
+) -> Fingerprint:
     """Describe a device and runtime, so that a profile is used only where it was measured.
 
     Args:
         device: The device; its cores count, its id does not.
         runtime: A runtime that is not missing.
+        state: How the device is set now.
         root: Where `/proc` and `/sys` are found.
     """
     return {
         "kind": device.kind,
-        "processor": processor_name(root),
+        "processor": runtime.processor(device) or processor_name(root),
         "cores": ",".join(map(str, device.cores)) or "any",
         "runtime": f"{runtime.name} {runtime.version()}",
-        "power": power_mode(device, root),
+        "power": state.power,
+        "throttled": state.throttled,
         "options": json.dumps(dict(device.options), sort_keys=True, default=str),
     }
 
@@ -44,15 +62,6 @@ def processor_name(root: Path = Path("/")) -> str:
             return value.strip()
     board = _read(root / "proc/device-tree/model").strip("\x00 \n")
     return board or platform.processor() or platform.machine()
-
-
-def power_mode(device: DeviceSpec, root: Path = Path("/")) -> str:
-    """The cores' frequency governors and a Jetson's power model, or `unknown`."""
-    cpus = root / "sys/devices/system/cpu"
-    cores = device.cores or (0,)
-    governors = {_read(cpus / f"cpu{core}/cpufreq/scaling_governor").strip() for core in cores}
-    nvpmodel = _read(root / "var/lib/nvpmodel/status").strip()
-    return " ".join(sorted(filter(None, {*governors, nvpmodel}))) or "unknown"
 
 
 def _read(path: Path) -> str:

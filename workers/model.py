@@ -13,6 +13,24 @@ Precision = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"]
 """The number format that a variant's owner says its weights and arithmetic may use."""
 
 
+Residency = Literal["pinned", "loaded", "lazy"]
+"""`pinned` never leaves memory; `loaded` leaves it when others need the room; `lazy` does too,
+and is loaded at its first request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRange:
+    """The shapes that an input may have, without the batch dimension.
+
+    Attributes:
+        least: The smallest size of each dimension.
+        most: The largest size of each dimension.
+    """
+
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """How far two runtimes' outputs may lie apart and still count as the same answer.
@@ -38,6 +56,7 @@ class Variant:
         rank: Place in the owner's order of preference, 0 first.
         digest: xxh3_128 of the file and of the weight files beside it, in hex.
         fixed_batch: True when the file fixes its batch dimension at 1.
+        stateful: True when the file keeps values from one run to the next.
     """
 
     name: str
@@ -47,6 +66,7 @@ class Variant:
     rank: int
     digest: str
     fixed_batch: bool
+    stateful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +84,10 @@ class Model:
         tolerance: Overrides how far runtimes may disagree; None uses the precision's default.
         profile_shapes: Item shapes, by input, to measure inputs with free dimensions at.
         digest: xxh3_128 over the variants' names, precisions and digests, in hex.
+        shape_ranges: The smallest and the largest item shape of inputs with free dimensions,
+            by input, for runtimes that compile for a range.
+        stateless: The owner's word that a stateful file's items may share a batch.
+        residency: Whether it may leave memory when others need the room, see `Residency`.
     """
 
     name: str
@@ -75,6 +99,9 @@ class Model:
     tolerance: Tolerance | None
     profile_shapes: Mapping[str, tuple[int, ...]] = field(hash=False)
     digest: str
+    shape_ranges: Mapping[str, ShapeRange] = field(default_factory=dict, hash=False)
+    stateless: bool = False
+    residency: Residency = "loaded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from workers.model import Precision
+from workers.model import Precision, Residency
 
 NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
 """What the name of a model or variant must match in full."""
@@ -47,6 +47,13 @@ class ToleranceEntry(_Strict):
     atol: Annotated[float, Field(ge=0)]
 
 
+class ShapeRangeEntry(_Strict):
+    """The shapes that an input may have; see `workers.model.ShapeRange`."""
+
+    least: list[PositiveInt]
+    most: list[PositiveInt]
+
+
 class ModelFile(_Strict):
     """A whole `model.yaml`.
 
@@ -57,6 +64,10 @@ class ModelFile(_Strict):
         runtimes: The only runtimes that may serve the model, by name.
         tolerance: How far runtimes may disagree, instead of the precision's default.
         profile_shapes: Item shapes, without batch dimension, to measure inputs at.
+        shape_ranges: Smallest and largest item shapes of inputs with free dimensions; TensorRT
+            needs them.
+        stateless: Whether a file that keeps values between runs may batch its items.
+        residency: Whether the model may leave memory when others need the room.
     """
 
     description: str = ""
@@ -65,6 +76,9 @@ class ModelFile(_Strict):
     runtimes: list[str] | None = Field(default=None, min_length=1)
     tolerance: ToleranceEntry | None = None
     profile_shapes: dict[str, list[PositiveInt]] = {}
+    shape_ranges: dict[str, ShapeRangeEntry] = {}
+    stateless: bool = False
+    residency: Residency = "loaded"
 
 
 def parse_model_file(text: str) -> ModelFile:
@@ -124,4 +138,8 @@ def _explain(error: Any) -> str:
 def _keys_at(path: list[str]) -> Iterable[str]:
     if not path:
         return ModelFile.model_fields
-    return ToleranceEntry.model_fields if path[0] == "tolerance" else VariantEntry.model_fields
+    sections: dict[str, type[BaseModel]] = {
+        "tolerance": ToleranceEntry,
+        "shape_ranges": ShapeRangeEntry,
+    }
+    return sections.get(path[0], VariantEntry).model_fields

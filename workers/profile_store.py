@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from workers.fingerprint import Fingerprint, fingerprint_id
 
+_MAY_CHANGE = {"runtime", "power", "throttled"}
+"""What of a fingerprint changes on one and the same device."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -21,10 +24,20 @@ class Profile:
         latency_ns: Batch size to ascending, equally likely latencies in nanoseconds; empty
             when the runtime was rejected.
         rejected: Why the runtime must not serve the variant (its answers are off), or None.
+        load_ns: How long loading took, in nanoseconds.
+        energy_uj: Batch size to the energy that a batch took, in microjoules, where the box
+            meters it.
+        partial: True when it lost to another runtime at batch size 1 and was not measured
+            further.
+        limited: Why larger batches are not used, or None.
     """
 
     latency_ns: Mapping[int, tuple[int, ...]] = field(hash=False)
     rejected: str | None = None
+    load_ns: int = 0
+    energy_uj: Mapping[int, int] = field(default_factory=dict, hash=False)
+    partial: bool = False
+    limited: str | None = None
 
 
 class _Entry(BaseModel):
@@ -34,6 +47,10 @@ class _Entry(BaseModel):
     variant: str
     latency_ns: dict[int, list[int]]
     rejected: str | None
+    load_ns: int = 0
+    energy_uj: dict[int, int] = {}
+    partial: bool = False
+    limited: str | None = None
 
 
 class _Document(BaseModel):
@@ -66,7 +83,14 @@ class ProfileStore:
         if entry is None:
             return None
         latency_ns = {batch: tuple(samples) for batch, samples in entry.latency_ns.items()}
-        return Profile(latency_ns, entry.rejected)
+        return Profile(
+            latency_ns,
+            entry.rejected,
+            entry.load_ns,
+            entry.energy_uj,
+            entry.partial,
+            entry.limited,
+        )
 
     def put(self, of: Fingerprint, key: str, model: str, variant: str, profile: Profile) -> None:
         """Store a profile; the names are for people who read the file."""
@@ -76,8 +100,36 @@ class ProfileStore:
             variant=variant,
             latency_ns={batch: list(samples) for batch, samples in profile.latency_ns.items()},
             rejected=profile.rejected,
+            load_ns=profile.load_ns,
+            energy_uj=dict(profile.energy_uj),
+            partial=profile.partial,
+            limited=profile.limited,
         )
         _write_atomically(self.path(of), document.model_dump_json(indent=1))
+
+    def superseded(self, of: Fingerprint) -> str | None:
+        """Say what has changed since a device was last measured, or None.
+
+        Returns:
+            Words for people, when there is no profile under a fingerprint but one that differs
+            in nothing but the runtime's version or how the device is set.
+        """
+        if self.path(of).exists():
+            return None
+        for path in sorted(self._directory.glob("*.json"), key=_age):
+            try:
+                before = _Document.model_validate_json(path.read_bytes()).fingerprint
+            except (OSError, ValidationError):
+                continue  # `get` tells of it, if it is this device's
+            changed = [key for key in {*of, *before} if of.get(key) != before.get(key)]
+            same_library = _library(before) == _library(of)
+            if changed and same_library and set(changed) <= _MAY_CHANGE:
+                spelt = " and ".join(
+                    f"'{before.get(key, 'unknown')}' has become '{of.get(key, 'unknown')}'"
+                    for key in sorted(changed)
+                )
+                return f"{spelt}: what was measured before is stale and measured again"
+        return None
 
     def _read(self, of: Fingerprint) -> _Document:
         path = self.path(of)
@@ -94,6 +146,17 @@ class ProfileStore:
             self._report(f"profiles in {path} do not fit this version and are measured again")
             return _Document(fingerprint=of)
         return document
+
+
+def _library(of: Fingerprint) -> str:
+    return of.get("runtime", "").partition(" ")[0]
+
+
+def _age(path: Path) -> float:
+    try:
+        return -path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _is_sound(entry: _Entry) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
 RunBatch = Callable[[int], object]
 ClockNs = Callable[[], int]
+Ladder = Mapping[int, tuple[int, ...]]
+"""Batch size to ascending, equally likely latencies in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,9 @@ class Effort:
     """How much time to spend on a profile, and when to stop.
 
     Attributes:
-        budget_ns: Time for the repeats at one batch size, beyond `min_repeats`.
+        budget_ns: Time for the repeats at one batch size, beyond `min_repeats`; and for the
+            warm-up before them.
+        total_ns: Time after which no larger batch is tried.
         min_repeats: Repeats at each batch size, whatever they take.
         max_repeats: Repeats at each batch size, however short they are.
         max_warm_ups: Runs to wait for a session to become steady.
@@ -29,6 +33,7 @@ class Effort:
     """
 
     budget_ns: int = 350_000_000
+    total_ns: int = 3_000_000_000
     min_repeats: int = 8
     max_repeats: int = 60
     max_warm_ups: int = 30
@@ -54,7 +59,7 @@ def measure_ladder(
     *,
     effort: Effort | None = None,
     clock_ns: ClockNs = time.perf_counter_ns,
-    on_batch: Callable[[int], None] = lambda batch: None,
+    accept: Callable[[int, Ladder], bool] = lambda batch, measured: True,
 ) -> dict[int, tuple[int, ...]]:
     """Measure growing batches until larger ones no longer pay.
 
@@ -63,7 +68,8 @@ def measure_ladder(
         max_batch: The largest batch to try.
         effort: How much time to spend; the default takes about half a second per size.
         clock_ns: The clock, in nanoseconds.
-        on_batch: Called with each batch size before it is measured.
+        accept: Asked before each batch size is measured, with what is measured so far; the
+            first that it refuses ends the ladder. Size 1 is measured whatever it says.
 
     Returns:
         For each measured batch size at most `effort.points` ascending latencies in
@@ -72,8 +78,12 @@ def measure_ladder(
     effort = effort or Effort()
     measured: dict[int, tuple[int, ...]] = {}
     best_rate, flat = 0.0, 0
+    began_ns = clock_ns()
     for batch in batch_ladder(max_batch):
-        on_batch(batch)
+        if measured and clock_ns() - began_ns >= effort.total_ns:
+            break
+        if not accept(batch, measured) and batch > 1:
+            break
         samples = _measure(run_batch, batch, effort, clock_ns)
         measured[batch] = thin(samples, effort.points)
         typical_ns = median(samples)
@@ -107,11 +117,15 @@ def _measure(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs)
 
 
 def _warm_up(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs) -> None:
-    """Run until the last three runs are no longer faster than all before them by 5 %."""
+    """Run until the last three runs are no longer faster than all before them by 5 %.
+
+    On a machine that is busy with other work they may never settle: then the budget ends it.
+    """
     times: list[int] = []
+    began_ns = clock_ns()
     while len(times) < effort.max_warm_ups:
         times.append(_time(run_batch, batch, clock_ns))
-        if times[-1] > effort.slow_ns:
+        if times[-1] > effort.slow_ns or clock_ns() - began_ns > effort.budget_ns:
             return
         earlier, latest = times[:-3], times[-3:]
         if earlier and min(latest) >= 0.95 * min(earlier):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import xxhash
 
-from scheduler.core.signature import Signature
-from workers.model import Model, Precision, Problem, Tolerance, Variant
+from scheduler.core.signature import Signature, TensorSpec
+from workers.model import Model, Precision, Problem, ShapeRange, Tolerance, Variant
+from workers.model_files import ModelFileFault, check_model_files, weight_files
 from workers.model_yaml import (
     NAME_PATTERN,
     ModelFile,
@@ -37,7 +38,6 @@ __all__ = [
 DEFAULT_MAX_BATCH = 32
 """The most items in a batch of a model whose `model.yaml` sets no `max_batch`."""
 
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _SUFFIXES = (".onnx", ".xml")
 _CHUNK_BYTES = 1 << 20
 
@@ -152,7 +152,7 @@ def _attempt_variant(
 ) -> _Candidate | str:
     try:
         candidate = _load_variant(folder, name, entry, rank)
-    except (ModelFileError, ModelLoadError, OSError) as error:
+    except (ModelFileError, ModelFileFault, ModelLoadError, OSError) as error:
         return str(error)
     reason = expected and difference(candidate.signature, expected)
     return f"{reason}; variants must be interchangeable" if reason else candidate
@@ -169,6 +169,7 @@ def _load_variant(folder: Path, name: str, entry: VariantEntry, rank: int) -> _C
         rank=rank,
         digest=_digest(path),
         fixed_batch=reading.fixed_batch,
+        stateful=reading.stateful,
     )
     return _Candidate(variant, reading.signature)
 
@@ -182,21 +183,8 @@ def _variant_path(folder: Path, file: str) -> Path:
     path = folder / relative
     if not path.is_file():
         raise ModelFileError(f"file '{file}' is absent")
-    parts = [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
-    for part in parts:
-        _require_content(part)
+    check_model_files(path)
     return path
-
-
-def _require_content(path: Path) -> None:
-    if not path.is_file():
-        raise ModelFileError(f"file '{path.name}' is absent")
-    with path.open("rb") as file:
-        head = file.read(len(_LFS_POINTER))
-    if head == _LFS_POINTER:
-        raise ModelFileError(f"file '{path.name}' is a Git LFS pointer; run `git lfs pull`")
-    if not head and path.suffix != ".bin":
-        raise ModelFileError(f"file '{path.name}' is empty")
 
 
 def _assemble(name: str, content: ModelFile, candidates: list[_Candidate]) -> Model:
@@ -217,6 +205,9 @@ def _assemble(name: str, content: ModelFile, candidates: list[_Candidate]) -> Mo
         tolerance=Tolerance(tolerance.rtol, tolerance.atol) if tolerance else None,
         profile_shapes=_profile_shapes(content, signature),
         digest=_model_digest(variants),
+        shape_ranges=_shape_ranges(content, signature),
+        stateless=content.stateless,
+        residency=content.residency,
     )
 
 
@@ -224,29 +215,40 @@ def _profile_shapes(content: ModelFile, signature: Signature) -> dict[str, tuple
     specs = {spec.name: spec for spec in signature.inputs}
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in content.profile_shapes.items():
-        if name not in specs:
-            raise ModelFileError(f"profile_shapes: no input '{name}' ({nearest(name, specs)})")
-        wanted = specs[name].shape
-        fits = len(shape) == len(wanted) and all(
-            dim in (None, size) for dim, size in zip(wanted, shape, strict=True)
-        )
-        if not fits:
-            raise ModelFileError(f"profile_shapes: {shape} does not fit '{name}' of {wanted}")
-        shapes[name] = tuple(shape)
+        shapes[name] = _fitting("profile_shapes", name, shape, specs)
     return shapes
 
 
-def _digest(path: Path) -> str:
-    """Hash a model file with the weight files whose names extend its own.
+def _shape_ranges(content: ModelFile, signature: Signature) -> dict[str, ShapeRange]:
+    specs = {spec.name: spec for spec in signature.inputs}
+    ranges: dict[str, ShapeRange] = {}
+    for name, entry in content.shape_ranges.items():
+        least = _fitting("shape_ranges", name, entry.least, specs)
+        most = _fitting("shape_ranges", name, entry.most, specs)
+        if any(low > high for low, high in zip(least, most, strict=True)):
+            raise ModelFileError(f"shape_ranges: least {least} of '{name}' exceeds most {most}")
+        ranges[name] = ShapeRange(least, most)
+    return ranges
 
-    `model.onnx.data` and `model.onnx_data` are where exporters put an ONNX model's weights.
-    """
-    if path.suffix == ".xml":
-        parts = [path, path.with_suffix(".bin")]
-    else:
-        parts = sorted(part for part in path.parent.glob(f"{path.name}*") if part.is_file())
+
+def _fitting(
+    key: str, name: str, shape: list[int], specs: Mapping[str, TensorSpec]
+) -> tuple[int, ...]:
+    if name not in specs:
+        raise ModelFileError(f"{key}: no input '{name}' ({nearest(name, specs)})")
+    wanted = specs[name].shape
+    fits = len(shape) == len(wanted) and all(
+        dim in (None, size) for dim, size in zip(wanted, shape, strict=True)
+    )
+    if not fits:
+        raise ModelFileError(f"{key}: {shape} does not fit '{name}' of {wanted}")
+    return tuple(shape)
+
+
+def _digest(path: Path) -> str:
+    """Hash a model file with its weight files."""
     digest = xxhash.xxh3_128()
-    for part in parts:
+    for part in weight_files(path):
         with part.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)

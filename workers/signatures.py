@@ -16,11 +16,13 @@ class FileTensors:
         outputs: In the file's order.
         outputs_follow_batch: True when every output's leading dimension is known to be that
             of the inputs, rather than, say, the number of objects found.
+        stateful: True when the model keeps values from one run to the next.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     outputs_follow_batch: bool
+    stateful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,12 @@ class Reading:
     Attributes:
         signature: Inputs and outputs of one item.
         fixed_batch: True when the batch dimension exists and is fixed at 1.
+        stateful: As in `FileTensors`.
     """
 
     signature: Signature
     fixed_batch: bool
+    stateful: bool
 
 
 def interpret(tensors: FileTensors) -> Reading:
@@ -48,13 +52,14 @@ def interpret(tensors: FileTensors) -> Reading:
     dynamic = all(dim is None for dim in leading) and tensors.outputs_follow_batch
     fixed = all(dim == 1 for dim in leading)
     if not (dynamic or fixed):
-        return Reading(Signature(tensors.inputs, tensors.outputs, batched=False), False)
+        plain = Signature(tensors.inputs, tensors.outputs, batched=False)
+        return Reading(plain, fixed_batch=False, stateful=tensors.stateful)
     signature = Signature(
         inputs=tuple(map(_item_spec, tensors.inputs)),
         outputs=tuple(map(_item_spec, tensors.outputs)),
         batched=True,
     )
-    return Reading(signature, fixed)
+    return Reading(signature, fixed, tensors.stateful)
 
 
 def difference(found: Signature, expected: Signature) -> str | None:

@@ -2,65 +2,33 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy.typing as npt
-import xxhash
+from workers.case import Case
+from workers.choice import Choice, RuntimeProblem, best_runtime, has_lost
+from workers.judging import Answers, Judge, batch_limit
+from workers.loading import Loader, Surroundings, spell
+from workers.model import Model, Variant
+from workers.profile_store import Profile
+from workers.reference import reference_answers, reference_runtimes
+from workers.runtimes.base import DeviceSpec, Runtime, Session
 
-from workers.agreement import batch_fault, disagreement, tolerance_for
-from workers.batches import ItemRunner
-from workers.choice import Choice, RuntimeProblem, best_runtime
-from workers.crash_guard import CrashGuard
-from workers.fingerprint import fingerprint, fingerprint_id
-from workers.model import Model, Tolerance, Variant
-from workers.profile_store import Profile, ProfileStore
-from workers.profiling import Effort, batch_ladder, measure_ladder
-from workers.runtimes.base import DeviceSpec, ModelLoadError, Runtime, Session, one_line
-from workers.sampling import sample_items
-from workers.stacking import stack_items
-
-Answers = list[dict[str, npt.NDArray[Any]]]
 Note = Callable[[int, str], None]
 """Told how many runtimes are through with a variant, and what is happening."""
 
-# Enough for a batch not to be one item many times over, few enough to hold big inputs.
-_SAMPLES = 4
+Profiles = Mapping[str, Profile]
+
+_STATEFUL = (
+    "served one item at a time: it keeps values between runs, and each run begins with the "
+    "initial ones; if its items may share a batch, say `stateless: true` in model.yaml"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One variant, and how its answers are judged."""
-
-    model: Model
-    variant: Variant
-
-    @property
-    def label(self) -> str:
-        return f"{self.model.name}/{self.variant.name}"
-
-    @property
-    def tolerance(self) -> Tolerance:
-        return tolerance_for(self.model, self.variant)
-
-    def key(self, max_batch: int) -> str:
-        """The variant's digest, with all else that its measurement depends on."""
-        conditions = {
-            "precision": self.variant.precision,
-            "max_batch": min(self.model.max_batch, max_batch),
-            "tolerance": asdict(self.tolerance),
-            "shapes": dict(sorted(self.model.profile_shapes.items())),
-        }
-        text = json.dumps(conditions, sort_keys=True)
-        return f"{self.variant.digest}-{xxhash.xxh3_64(text.encode()).hexdigest()}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
+class _Tried(NamedTuple):
     session: Session
     answers: Answers
     profile: Profile
@@ -73,83 +41,126 @@ class RuntimeTrials:
         self,
         device: DeviceSpec,
         runtimes: Sequence[Runtime],
-        store: ProfileStore,
-        guard: CrashGuard,
-        cache_dir: Path,
-        max_batch: int,
+        around: Surroundings,
         problems: list[RuntimeProblem],
-        effort: Effort | None = None,
     ) -> None:
         """Try runtimes on a device.
 
         Args:
             device: The device.
             runtimes: Those that can be used on it, the trusted one first.
-            store: Where profiles are kept.
-            guard: Knows what the process died of before.
-            cache_dir: An existing folder for what runtimes compile.
-            max_batch: The device's own limit on batches.
+            around: What the trials have around them.
             problems: Gets what goes wrong; the other runtimes and variants go on.
-            effort: How much time to spend on a profile.
         """
-        self._problems = problems
+        self._loader = Loader(device, runtimes, around, problems)
         self._device = device
-        self._runtimes = runtimes
-        self._store = store
-        self._guard = guard
-        self._cache_dir = cache_dir
-        self._max_batch = max_batch
-        self._effort = effort
-        self._fingerprints = {r.name: fingerprint(device, r) for r in runtimes}
+        self._runtimes = {runtime.name: runtime for runtime in runtimes}
+        self._around = around
+
+    def look_at_device(self) -> bool:
+        """Take in how the device is set; whether that has changed since the last look.
+
+        What was measured under other settings is not used, so `choose` measures again.
+        """
+        return self._loader.look_at_device()
 
     def candidates(self, model: Model, variant: Variant) -> list[Runtime]:
         """The runtimes to try on a variant."""
         return [
             runtime
-            for runtime in self._runtimes
+            for runtime in self._runtimes.values()
             if variant.path.suffix in runtime.suffixes
             # An emulated device stands for any hardware, whatever library a model asks for.
             and (not model.runtimes or runtime.name in (*model.runtimes, "emulated"))
         ]
 
+    def unbuilt(self, model: Model, variant: Variant) -> list[Runtime]:
+        """The candidates that have to compile the variant for minutes first."""
+        case = Case(model, variant)
+        return [r for r in self.candidates(model, variant) if self._loader.must_build(r, case)]
+
     def choose(self, model: Model, variant: Variant, note: Note) -> Choice | None:
-        """Find, load and profile the best runtime for a variant.
+        """Find, load and profile the best runtime for a variant that needs no build.
 
         With a stored profile of every candidate only the winner is loaded. Otherwise all are,
-        their answers are compared with the first one's, and what is not stored is measured.
+        their answers are compared with the reference's, and what is not stored is measured.
 
         Returns:
-            The winner, or None when no runtime can serve the variant; the problems say why.
+            The winner, or None when no runtime can serve the variant yet; the problems say why.
         """
-        case = _Case(model, variant)
+        case = Case(model, variant)
         candidates = self.candidates(model, variant)
         if not candidates:
-            self._report(case, "*", self._why_none(case))
+            self._loader.report(case, "*", self._why_none(case))
             return None
-        known = self._stored(candidates, case)
-        winner = best_runtime(known) if len(known) == len(candidates) else None
+        if self._loader.lacks_room(case):
+            return None
+        ready = [r for r in candidates if not self._loader.must_build(r, case)]
+        if not ready:
+            return None
+        known = self._stored(ready, case)
+        winner = best_runtime(known) if len(known) == len(ready) else None
         if winner is not None:
-            session = self._load(_named(candidates, winner), case)
-            if session is not None:
+            choice = self._as_before(self._runtimes[winner], case, known[winner])
+            if choice is not None:
                 note(len(candidates), f"{case.label}: {winner}, as measured before")
-                return Choice(winner, session, known[winner].latency_ns)
-        return self._try_all(candidates, case, known, note)
+                return choice
+        complete = {name: profile for name, profile in known.items() if not profile.partial}
+        return self._try_all(ready, case, complete, note)
+
+    def challenge(
+        self, model: Model, variant: Variant, runtime: Runtime, incumbent: Choice | None, note: Note
+    ) -> Choice | None:
+        """Build a variant with a runtime, and see whether it serves better than what does now.
+
+        Returns:
+            The new choice, or None when the incumbent stays.
+        """
+        case = Case(model, variant)
+        if not self._loader.build(
+            runtime, case, lambda text: note(0, f"{case.label}: {runtime.name}, {text}")
+        ):
+            return None
+        rivals = {} if incumbent is None else {incumbent.runtime: incumbent.profile}
+        judge, stored = self._judge(case), self._stored([runtime], case).get(runtime.name)
+        reference = self._reference(case, judge)
+        tried = self._try(runtime, case, judge, reference, stored, rivals, partial(note, 0))
+        if tried is None:
+            return None
+        self._keep(runtime, case, tried.profile)
+        if best_runtime({**rivals, runtime.name: tried.profile}) != runtime.name:
+            tried.session.close()
+            return None
+        return Choice(runtime.name, tried.session, tried.profile)
+
+    def reload(self, model: Model, variant: Variant, runtime: str) -> Session | None:
+        """Load once more what was chosen before; None, with a problem, if that fails."""
+        return self._loader.load(self._runtimes[runtime], Case(model, variant))
+
+    def _as_before(self, runtime: Runtime, case: Case, profile: Profile) -> Choice | None:
+        session = self._loader.load(runtime, case)
+        if session is None:
+            return None
+        try:
+            self._judge(case).warm_up(session, list(profile.latency_ns))
+        except Exception as error:  # a library's fault with one model must not lose the others
+            session.close()
+            self._loader.report(case, runtime.name, f"failed on random inputs: {spell(error)}")
+            return None
+        self._tell_limit(runtime, case, profile)
+        return Choice(runtime.name, session, profile)
 
     def _try_all(
-        self,
-        candidates: list[Runtime],
-        case: _Case,
-        known: Mapping[str, Profile],
-        note: Note,
+        self, candidates: list[Runtime], case: Case, known: Profiles, note: Note
     ) -> Choice | None:
         tried: dict[str, _Tried] = {}
-        reference: Answers | None = None
+        judge = self._judge(case)
+        reference = self._reference(case, judge)
         for done, runtime in enumerate(candidates):
-            label = f"{case.label}: {runtime.name}"
-            note(done, f"{label}, loading")
-            tell = partial(_tell_batch, note, done, label)
+            rivals = {name: outcome.profile for name, outcome in tried.items()}
             stored = known.get(runtime.name)
-            outcome = self._try(runtime, case, reference, stored, tell)
+            tell = partial(note, done)
+            outcome = self._try(runtime, case, judge, reference, stored, rivals, tell)
             if outcome is not None:
                 reference = reference or outcome.answers
                 tried[runtime.name] = outcome
@@ -160,111 +171,109 @@ class RuntimeTrials:
     def _try(
         self,
         runtime: Runtime,
-        case: _Case,
+        case: Case,
+        judge: Judge,
         reference: Answers | None,
         stored: Profile | None,
-        tell: Callable[[int], None],
+        rivals: Profiles,
+        tell: Callable[[str], None],
     ) -> _Tried | None:
-        if self._is_deadly(runtime, case):
+        if self._loader.is_deadly(runtime, case):
             return None
+        tell(f"{case.label}: {runtime.name}, loading")
         # Loading and judging are one attempt, so that the first does not clear the second.
-        with self._guard.watch(self._attempt(runtime, case)):
-            session = self._open(runtime, case)
+        with self._around.guard.watch(self._loader.attempt(runtime, case)):
+            began_ns = time.monotonic_ns()
+            session = self._loader.open(runtime, case)
             if session is None:
                 return None
+            load_ns = time.monotonic_ns() - began_ns
             try:
-                return self._judge(runtime, session, case, reference, stored, tell)
-            except Exception as error:  # a library's fault with one model must not lose the others
+                answers = judge.answers(session)
+                rejected = judge.fault(answers, reference) if reference else None
+                if rejected is not None:
+                    return _Tried(session, answers, Profile({}, rejected=rejected))
+                if stored is None or stored.rejected is not None:
+                    stored = self._measure(runtime, session, case, judge, answers, rivals, tell)
+                return _Tried(session, answers, replace(stored, load_ns=load_ns))
+            except Exception as error:  # as in _as_before
                 session.close()
-                self._report(case, runtime.name, f"failed on random inputs: {_say(error)}")
+                self._loader.report(case, runtime.name, f"failed on random inputs: {spell(error)}")
                 return None
 
-    def _judge(
+    def _measure(
         self,
         runtime: Runtime,
         session: Session,
-        case: _Case,
-        reference: Answers | None,
-        stored: Profile | None,
-        tell: Callable[[int], None],
-    ) -> _Tried:
-        runner = ItemRunner(session, case.model.signature.batched)
-        items = sample_items(case.model, _SAMPLES)
-        answers = [runner.run_batch([item])[0] for item in items]
-        for found, expected in zip(answers, reference or answers, strict=True):
-            reason = disagreement(found, expected, case.tolerance)
-            if reason is not None:
-                return _Tried(session, answers, Profile({}, rejected=reason))
-        if stored is not None and stored.rejected is None:
-            return _Tried(session, answers, stored)
-        limit = self._batch_limit(runtime, session, case)
-        batches = {n: [items[i % _SAMPLES] for i in range(n)] for n in batch_ladder(limit)}
-        ladder = measure_ladder(
-            lambda n: runner.run_batch(batches[n]), limit, effort=self._effort, on_batch=tell
+        case: Case,
+        judge: Judge,
+        answers: Answers,
+        rivals: Profiles,
+        tell: Callable[[str], None],
+    ) -> Profile:
+        limit = batch_limit(session, case.model, self._around.max_batch)
+        refused = case.variant.stateful and not case.model.stateless and limit > 1
+        verdict = judge.measure(
+            session,
+            answers,
+            1 if refused else limit,
+            tell=lambda batch: tell(f"{case.label}: {runtime.name}, batch {batch}"),
+            has_lost=lambda ladder: has_lost(ladder, rivals.values()),
         )
-        return _Tried(session, answers, Profile(ladder))
+        limited = _STATEFUL if refused else verdict.limited
+        return Profile(
+            verdict.latency_ns,
+            limited=limited,
+            partial=verdict.partial,
+            energy_uj=verdict.energy_uj,
+        )
 
-    def _batch_limit(self, runtime: Runtime, session: Session, case: _Case) -> int:
-        """The largest batch to offer; 1 if a batch changes its items' answers."""
-        limit = min(session.max_batch, case.model.max_batch, self._max_batch)
-        if limit == 1 or not case.model.signature.batched:
-            return 1
-        pair = sample_items(case.model, 2)
-        alone = [stack_items([item]) for item in pair]
-        fault = batch_fault(session.run, stack_items(pair), alone, case.tolerance)
-        if fault is None:
-            return limit
-        self._report(case, runtime.name, f"served one item at a time: {fault}")
-        return 1
+    def _judge(self, case: Case) -> Judge:
+        around = self._around
+        return Judge(case.model, case.tolerance, around.effort, around.joules)
 
-    def _load(self, runtime: Runtime, case: _Case) -> Session | None:
-        if self._is_deadly(runtime, case):
+    def _reference(self, case: Case, judge: Judge) -> Answers | None:
+        """The CPU's answers, or None where the first runtime that answers is the reference."""
+        if not reference_runtimes(self._device):
             return None
-        with self._guard.watch(self._attempt(runtime, case)):
-            return self._open(runtime, case)
+        report = partial(self._loader.report, case)
+        folder = self._around.cache.folder(
+            f"{self._device.id.replace(':', '-')}-reference",
+            {"case": case.key(self._around.max_batch)},
+        )
+        self._around.cache.check(folder)
+        answers = reference_answers(
+            case.model, case.variant, judge.items, self._device, folder, report
+        )
+        self._around.cache.seal(folder)
+        if answers is None:
+            report("*", "no CPU runtime answers it, so the first runtime's answers are trusted")
+        return answers
 
-    def _open(self, runtime: Runtime, case: _Case) -> Session | None:
-        try:
-            return runtime.load(case.model, case.variant, self._device, self._cache_dir)
-        except ModelLoadError as error:
-            self._report(case, runtime.name, str(error))
-        except Exception as error:  # as in _try
-            self._report(case, runtime.name, f"failed to load: {_say(error)}")
-        return None
-
-    def _is_deadly(self, runtime: Runtime, case: _Case) -> bool:
-        verdict = self._guard.verdict(self._attempt(runtime, case))
-        if verdict is not None:
-            self._report(case, runtime.name, verdict)
-        return verdict is not None
-
-    def _attempt(self, runtime: Runtime, case: _Case) -> str:
-        of = fingerprint_id(self._fingerprints[runtime.name])
-        return f"{of}-{case.key(self._max_batch)}"
-
-    def _stored(self, candidates: list[Runtime], case: _Case) -> dict[str, Profile]:
-        key = case.key(self._max_batch)
-        found = {r.name: self._store.get(self._fingerprints[r.name], key) for r in candidates}
+    def _stored(self, candidates: Sequence[Runtime], case: Case) -> dict[str, Profile]:
+        key, of = case.key(self._around.max_batch), self._loader.fingerprints
+        found = {r.name: self._around.store.get(of[r.name], key) for r in candidates}
         return {name: profile for name, profile in found.items() if profile is not None}
 
-    def _keep(self, runtime: Runtime, case: _Case, profile: Profile) -> None:
+    def _keep(self, runtime: Runtime, case: Case, profile: Profile) -> None:
         if profile.rejected is not None:
-            self._report(case, runtime.name, f"rejected: {profile.rejected}")
-        key, of = case.key(self._max_batch), self._fingerprints[runtime.name]
+            self._loader.report(case, runtime.name, f"rejected: {profile.rejected}")
+        self._tell_limit(runtime, case, profile)
+        key, of = case.key(self._around.max_batch), self._loader.fingerprints[runtime.name]
         try:
-            self._store.put(of, key, case.model.name, case.variant.name, profile)
+            self._around.store.put(of, key, case.model.name, case.variant.name, profile)
         except OSError as error:
-            self._report(case, runtime.name, f"its profile could not be stored: {error}")
+            self._loader.report(case, runtime.name, f"its profile could not be stored: {error}")
 
-    def _why_none(self, case: _Case) -> str:
-        usable = ", ".join(runtime.name for runtime in self._runtimes) or "no runtime"
+    def _tell_limit(self, runtime: Runtime, case: Case, profile: Profile) -> None:
+        if profile.limited is not None:
+            self._loader.report(case, runtime.name, profile.limited)
+
+    def _why_none(self, case: Case) -> str:
+        usable = ", ".join(self._runtimes) or "no runtime"
         allowed = ", ".join(case.model.runtimes)
         wanted = f", model.yaml allows {allowed}" if allowed else ""
         return f"no runtime for {case.variant.path.suffix}: {self._device.id} has {usable}{wanted}"
-
-    def _report(self, case: _Case, runtime: str, reason: str) -> None:
-        problem = RuntimeProblem(case.model.name, case.variant.name, runtime, reason)
-        self._problems.append(problem)
 
 
 def _keep_best(tried: Mapping[str, _Tried]) -> Choice | None:
@@ -274,16 +283,4 @@ def _keep_best(tried: Mapping[str, _Tried]) -> Choice | None:
             outcome.session.close()
     if winner is None:
         return None
-    return Choice(winner, tried[winner].session, tried[winner].profile.latency_ns)
-
-
-def _named(runtimes: Sequence[Runtime], name: str) -> Runtime:
-    return next(runtime for runtime in runtimes if runtime.name == name)
-
-
-def _tell_batch(note: Note, done: int, label: str, batch: int) -> None:
-    note(done, f"{label}, batch {batch}")
-
-
-def _say(error: Exception) -> str:
-    return f"{type(error).__name__}: {one_line(error)}"
+    return Choice(winner, tried[winner].session, tried[winner].profile)

@@ -107,6 +107,7 @@ class _Pending:
 class _Device:
     link: WorkerLink
     progress: tuple[int, int, str] = (0, 0, "starting")
+    telemetry: dict[str, Any] = field(default_factory=dict)
     lost_ns: int | None = None
     away_ns: int = RESTART_NS
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -187,6 +188,10 @@ class Driver:
     def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
         """How far the worker is with getting ready."""
         self._devices[device_id].progress = (done, total, text)
+
+    def on_telemetry(self, device_id: str, reading: dict[str, Any]) -> None:
+        """What the device does, uses and draws."""
+        self._devices[device_id].telemetry = reading
 
     def on_done(self, run_id: int, results: list[Packed | str], execute_ns: int) -> None:
         """Gives the core the news of a run, and the callers their outputs."""
@@ -365,6 +370,7 @@ class Driver:
                     "up": device_id in core.targets and core.targets[device_id].up,
                     "runs": len(core.targets[device_id].runs) if device_id in core.targets else 0,
                     "progress": dict(zip(("done", "total", "text"), device.progress, strict=True)),
+                    "telemetry": device.telemetry,
                 }
                 for device_id, device in sorted(self._devices.items())
             ],

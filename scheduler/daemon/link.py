@@ -42,6 +42,9 @@ class LinkListener(Protocol):
     def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
         """How far the worker is with loading and measuring."""
 
+    def on_telemetry(self, device_id: str, reading: dict[str, Any]) -> None:
+        """What the device does, uses and draws."""
+
     def on_done(self, run_id: int, results: list[Packed | str], execute_ns: int) -> None:
         """A run came back, with outputs or an error per item."""
 
@@ -180,3 +183,5 @@ class WorkerLink(asyncio.BufferedProtocol):
                 self._listener.on_progress(
                     self.device_id, header["done"], header["total"], header["text"]
                 )
+            case "telemetry":
+                self._listener.on_telemetry(self.device_id, header["reading"])

@@ -84,8 +84,13 @@ def intel_box(tmp_path):
     return write_tree(tmp_path, kernel_files(INTEL_THREAD, siblings, 16265324, "0-7"))
 
 
-def probe_tree(root, intel=(), nvidia=()):
-    return probe(root, openvino=lambda: Found(tuple(intel)), nvidia=lambda: Found(tuple(nvidia)))
+def probe_tree(root, intel=(), nvidia=(), computes_on_cuda=False):
+    return probe(
+        root,
+        openvino=lambda: Found(tuple(intel)),
+        nvidia=lambda: Found(tuple(nvidia)),
+        computes_on_cuda=lambda: computes_on_cuda,
+    )
 
 
 def test_an_orin_nano(orin_nano):
@@ -238,3 +243,107 @@ def test_this_machine():
     assert default_devices(found)[0].id == "cpu:0"
     for listed in (openvino_devices(), nvidia_gpus()):
         assert all(accelerator.name for accelerator in listed.accelerators)
+
+
+def test_nvidias_gpus_come_after_intels_and_go_by_their_uuid(intel_box, monkeypatch):
+    monkeypatch.setattr("edge_agent.hardware.cuda_runtimes", lambda: ("onnxruntime-cuda",))
+    card = replace(NVIDIA_GPU, uuid="GPU-5f2c")
+
+    found = probe_tree(intel_box, intel=[INTEL_GPU], nvidia=[card], computes_on_cuda=True)
+
+    assert [gpu.device_id for gpu in found.accelerators] == ["gpu:0", "gpu:1"]
+    device = default_devices(found)[2]
+    assert (device.id, device.runtimes) == ("gpu:1", ("onnxruntime-cuda",))
+    assert device.options == {"cuda": "GPU-5f2c"}
+
+
+def test_a_jetsons_gpu_is_a_device_where_a_runtime_computes_on_it(orin_nano, monkeypatch):
+    monkeypatch.setattr("edge_agent.hardware.cuda_runtimes", lambda: ("tensorrt",))
+
+    devices = default_devices(probe_tree(orin_nano, computes_on_cuda=True))
+
+    assert [device.id for device in devices] == ["cpu:0", "gpu:0"]
+    assert (devices[1].runtimes, devices[1].options) == (("tensorrt",), {"cuda": 0})
+
+
+class Nvml:
+    """What of `pynvml` is asked, on a box with an A2 and an A100 of two MIG instances."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_LibraryNotFound(NVMLError):
+        pass
+
+    class NVMLError_DriverNotLoaded(NVMLError):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):
+        pass
+
+    class NVMLError_NotFound(NVMLError):
+        pass
+
+    NVML_DEVICE_MIG_ENABLE = 1
+    shut_down = False
+
+    def nvmlInit(self):
+        pass
+
+    def nvmlShutdown(self):
+        self.shut_down = True
+
+    def nvmlSystemGetDriverVersion(self):
+        return "580.65.06"
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return ["A2", "A100"][index]
+
+    def nvmlDeviceGetMigMode(self, card):
+        if card == "A2":
+            raise self.NVMLError_NotSupported
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, card):
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card, index):
+        if index > 1:
+            raise self.NVMLError_NotFound
+        return f"{card} MIG {index}"
+
+    def nvmlDeviceGetMemoryInfo(self, instance):
+        return type("Memory", (), {"total": 2**34})
+
+    def nvmlDeviceGetCudaComputeCapability(self, card):
+        return {"A2": (8, 6), "A100": (8, 0)}[card]
+
+    def nvmlDeviceGetName(self, instance):
+        return f"NVIDIA {instance}"
+
+    def nvmlDeviceGetUUID(self, instance):
+        return f"UUID of {instance}"
+
+
+def test_each_mig_instance_is_a_device_of_its_own():
+    nvml = Nvml()
+
+    found = nvidia_gpus(nvml).accelerators
+
+    assert [(gpu.name, gpu.uuid, gpu.compute_capability) for gpu in found] == [
+        ("NVIDIA A2", "UUID of A2", "8.6"),
+        ("NVIDIA A100 MIG 0", "UUID of A100 MIG 0", "8.0"),
+        ("NVIDIA A100 MIG 1", "UUID of A100 MIG 1", "8.0"),
+    ]
+    assert nvml.shut_down
+
+
+def test_nvmls_names_are_those_of_the_module():
+    import pynvml
+
+    wanted = [name for name in vars(Nvml) if name.startswith(("nvml", "NVML"))]
+    assert len(wanted) > 12
+    assert all(hasattr(pynvml, name) for name in wanted)

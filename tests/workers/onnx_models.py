@@ -135,3 +135,55 @@ def sequence() -> onnx.ModelProto:
     node = helper.make_node("ReduceSum", ["ids", "axes"], ["sum"], keepdims=0)
     ends = [tensor("ids", "int64", ["N", "length"])], [tensor("sum", "int64", ["N"])]
     return model([node], *ends, [axes])
+
+
+def small_network(dtype: str) -> onnx.ModelProto:
+    """Convolution, bias, relu, pooling, a matrix product and a softmax."""
+    rng = np.random.default_rng(1)
+    constants = [
+        constant("k", rng.normal(0, 0.3, (4, 3, 3, 3)).astype(dtype)),
+        constant("bias", rng.normal(0, 0.3, 4).astype(dtype)),
+        constant("w", rng.normal(0, 0.3, (4, 5)).astype(dtype)),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["image", "k", "bias"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w"], ["m"]),
+        helper.make_node("Softmax", ["m"], ["scores"], axis=1),
+    ]
+    ends = [tensor("image", dtype, ["N", 3, 8, 8])], [tensor("scores", dtype, ["N", 5])]
+    return model(nodes, *ends, constants)
+
+
+def integer_arithmetic() -> onnx.ModelProto:
+    """`y = a * 3 + b` in int32 and int64, and a uint8 cast."""
+    nodes = [
+        helper.make_node("Mul", ["a", "three"], ["t"]),
+        helper.make_node("Add", ["t", "b"], ["y"]),
+        helper.make_node("Cast", ["y"], ["z"], to=TensorProto.INT64),
+        helper.make_node("Cast", ["a"], ["u"], to=TensorProto.UINT8),
+    ]
+    inputs = [tensor("a", "int32", ["N", 4]), tensor("b", "int32", ["N", 4])]
+    outputs = [
+        tensor("y", "int32", ["N", 4]),
+        tensor("z", "int64", ["N", 4]),
+        tensor("u", "uint8", ["N", 4]),
+    ]
+    return model(nodes, inputs, outputs, [constant("three", np.array(3, np.int32))])
+
+
+def logic() -> onnx.ModelProto:
+    """Booleans in and out: `both = p and q`, and where `p`, the number, else 0."""
+    nodes = [
+        helper.make_node("And", ["p", "q"], ["both"]),
+        helper.make_node("Where", ["p", "x", "zero"], ["y"]),
+    ]
+    inputs = [
+        tensor("p", "bool", ["N", 4]),
+        tensor("q", "bool", ["N", 4]),
+        tensor("x", "float32", ["N", 4]),
+    ]
+    outputs = [tensor("both", "bool", ["N", 4]), tensor("y", "float32", ["N", 4])]
+    return model(nodes, inputs, outputs, [constant("zero", np.array(0, np.float32))])

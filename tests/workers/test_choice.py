@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from workers.choice import best_runtime
+from workers.choice import best_runtime, has_lost
 from workers.profile_store import Profile
 
 
@@ -28,3 +28,11 @@ def test_the_rejected_never_win():
     assert best_runtime({"a": rejected, "b": profile(b1=900)}) == "b"
     assert best_runtime({"a": rejected}) is None
     assert best_runtime({}) is None
+
+
+def test_a_runtime_has_lost_that_is_too_slow_alone_to_win():
+    rivals = [Profile({1: (100, 110, 120)}), Profile({1: (300,)}), Profile({}, rejected="off")]
+
+    assert has_lost({1: (139,)}, rivals)
+    assert not has_lost({1: (137,)}, rivals)
+    assert not has_lost({1: (10**9,)}, [])

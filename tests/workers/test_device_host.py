@@ -281,7 +281,7 @@ def test_what_a_profile_depends_on_makes_it_measured_again(start, add, tmp_path,
     elif change == "max_batch":
         settings = {"max_batch": 8}
     elif change == "device":
-        settings = {"base_ms": 1}
+        settings = {"tf32": True}
     else:
         for profile in (tmp_path / "state" / "profiles").iterdir():
             profile.write_text(profile.read_text()[:50])
@@ -341,7 +341,9 @@ def test_nothing_is_emulated_unless_asked_for(start):
     [
         (DeviceSpec("cpu:0", "cpu", runtimes=("openvin",)), "did you mean 'openvino'"),
         (DeviceSpec("cpu:0", "cpu", runtimes=("openvino", "emulated")), "must be alone"),
-        (DeviceSpec("npu:0", "npu", runtimes=("openvino",)), "computes on cpu, not on a npu"),
+        (DeviceSpec("npu:7", "npu", runtimes=("openvino",)), "finds no NPU.7 here; it finds CPU"),
+        (DeviceSpec("gpu:0", "gpu", runtimes=("onnxruntime",)), "computes on cpu, not on a gpu"),
+        (DeviceSpec("cpu:0", "cpu", options={"tf23": True}), "did you mean .tf32."),
         (DeviceSpec("cpu:0", "cpu", cores=(100_000,)), "cannot run on cores"),
         (DeviceSpec("cpu:0", "cpu", cores=(0, 1023)), "only .0. can be had"),
     ],
@@ -426,4 +428,6 @@ def test_a_profile_that_cannot_be_stored_is_a_problem_and_served(start, add, mon
     (offer,) = host.prepare()
 
     assert offer.model == "relu"
-    assert "could not be stored: [Errno 28] No space left on device" in host.problems[0].reason
+    reasons = " ".join(problem.reason for problem in host.problems)
+    assert "could not be kept: [Errno 28] No space left on device" in reasons
+    assert "could not be stored: [Errno 28] No space left on device" in reasons

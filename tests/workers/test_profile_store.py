@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from workers.device_watch import DeviceWatch
 from workers.fingerprint import fingerprint
 from workers.profile_store import Profile, ProfileStore
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceSpec
+from workers.telemetry import probe_for
 
 HERE = {"processor": "a", "runtime": "openvino 1"}
 MEASURED = Profile({1: (10, 11, 12), 2: (15, 15)})
@@ -118,7 +120,8 @@ def system(tmp_path):
 
 
 def taken(system, spec: DeviceSpec) -> dict[str, str]:
-    return fingerprint(spec, RUNTIMES["emulated"](), system[0])
+    state = DeviceWatch(probe_for(spec, system[0])).state
+    return fingerprint(spec, RUNTIMES["emulated"](), state, system[0])
 
 
 def test_a_fingerprint_names_all_that_a_latency_depends_on(system):
@@ -130,6 +133,7 @@ def test_a_fingerprint_names_all_that_a_latency_depends_on(system):
         "cores": "0,1",
         "runtime": "emulated 1",
         "power": "performance powersave",
+        "throttled": "no",
         "options": '{"base_ms": 1}',
     }
 

@@ -111,6 +111,22 @@ def test_a_first_slow_run_does_not_count():
     assert set(ladder[1]) == {MS}
 
 
+def test_a_warm_up_that_never_settles_ends_with_the_budget():
+    # Each run is 10 % faster than the one before, and none takes less than 20 ms.
+    _, device = measure(lambda batch, run: round(20 * MS * (1 + 0.9**run)), 1)
+
+    warm_ups_and_repeats = device.runs[1]
+    assert warm_ups_and_repeats <= 350 // 20 + 350 // 20 + 2
+
+
+def test_no_larger_batch_is_tried_once_the_time_is_over():
+    ladder, device = measure(lambda batch, run: 150 * MS + batch * MS, 32)
+
+    # Eight repeats of 150 ms and the warm-up take more than a second and a half a size.
+    assert ladder.keys() == {1, 2}
+    assert device.now_ns < 2 * 3_000 * MS
+
+
 def test_an_error_of_the_session_is_the_callers():
     def law(batch: int, run: int) -> int:
         raise RuntimeError("out of memory")
@@ -123,9 +139,24 @@ def test_each_batch_size_is_announced():
     announced: list[int] = []
     device = FakeDevice(lambda batch, run: 10 * MS)
 
-    measure_ladder(device.run, 4, clock_ns=device.read_ns, on_batch=announced.append)
+    def accept(batch: int, measured) -> bool:
+        announced.append(batch)
+        return True
+
+    measure_ladder(device.run, 4, clock_ns=device.read_ns, accept=accept)
 
     assert announced == [1, 2, 4]
+
+
+def test_a_refused_batch_size_ends_the_ladder_but_one_is_always_measured():
+    device = FakeDevice(lambda batch, run: 10 * MS + batch)
+
+    ladder = measure_ladder(
+        device.run, 16, clock_ns=device.read_ns, accept=lambda batch, measured: batch in (2, 4)
+    )
+
+    assert ladder.keys() == {1, 2, 4}
+    assert 8 not in device.runs
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=200), st.integers(1, 40))

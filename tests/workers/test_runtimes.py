@@ -3,40 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from scheduler.core.signature import DTYPES
 from tests.workers import onnx_models
 from workers.model import Model
+from workers.repository import load_repository
 from workers.runtimes import RUNTIMES
-from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError, Session
+from workers.runtimes.base import Builder, DeviceSpec, ModelLoadError, RunError, Session
 from workers.sampling import sample_items
 from workers.stacking import stack_items
-
-CPU = DeviceSpec("cpu:0", "cpu", cores=(0,), options={"base_ms": 0.0})
-COMPUTING = ["openvino", "onnxruntime"]
 
 Open = Callable[[Model], Session]
 
 
-@pytest.fixture(params=list(RUNTIMES))
-def runtime(request):
-    found = RUNTIMES[request.param]()
-    reason = found.missing()
+@dataclass(frozen=True)
+class Place:
+    """A runtime and a device for it."""
+
+    runtime: str
+    device: DeviceSpec
+
+    def __str__(self) -> str:
+        return f"{self.runtime}-{self.device.kind}"
+
+
+GPU = DeviceSpec("gpu:0", "gpu")
+COMPUTING = [
+    pytest.param(Place("openvino", DeviceSpec("cpu:0", "cpu", cores=(0,))), id="openvino"),
+    pytest.param(Place("onnxruntime", DeviceSpec("cpu:0", "cpu", cores=(0,))), id="onnxruntime"),
+    pytest.param(Place("openvino", GPU), id="openvino-gpu"),
+    pytest.param(Place("onnxruntime-cuda", GPU), id="onnxruntime-cuda", marks=pytest.mark.gpu),
+    pytest.param(
+        Place("onnxruntime-tensorrt", GPU),
+        id="onnxruntime-tensorrt",
+        marks=[pytest.mark.gpu, pytest.mark.tensorrt],
+    ),
+    pytest.param(
+        Place("tensorrt", GPU), id="tensorrt", marks=[pytest.mark.gpu, pytest.mark.tensorrt]
+    ),
+]
+EMULATED = pytest.param(
+    Place(
+        "emulated",
+        DeviceSpec("cpu:0", "cpu", runtimes=("emulated",), options={"base_ms": 0.0}),
+    ),
+    id="emulated",
+)
+
+REFUSED = {
+    "openvino-cpu": {"float64"},
+    "openvino-gpu": {"float64"},
+    "onnxruntime-cpu": set(),
+    "tensorrt-gpu": {"float64", "int16", "uint16", "uint32", "uint64"},
+}
+"""The dtypes that a runtime must refuse; every other one it must pass through unchanged."""
+
+
+@pytest.fixture(params=[*COMPUTING, EMULATED])
+def place(request):
+    found: Place = request.param
+    runtime = RUNTIMES[found.runtime]()
+    reason = runtime.missing() or runtime.unreachable(found.device)
     if reason is not None:
         pytest.skip(reason)
     return found
 
 
 @pytest.fixture
-def open_session(runtime, tmp_path):
+def runtime(place):
+    return RUNTIMES[place.runtime]()
+
+
+@pytest.fixture
+def open_session(place, runtime, tmp_path):
     sessions = []
 
     def open_one(model: Model) -> Session:
-        session: Session = runtime.load(model, model.variants[0], CPU, tmp_path)
+        variant = model.variants[0]
+        if isinstance(runtime, Builder):
+            runtime.build(model, variant, place.device, tmp_path, lambda text: None)
+        session: Session = runtime.load(model, variant, place.device, tmp_path)
         sessions.append(session)
         return session
 
@@ -46,12 +98,12 @@ def open_session(runtime, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
-def test_every_dtype_passes_through_unchanged(add, load, runtime, open_session, dtype):
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
+def test_every_dtype_passes_through_unchanged_or_is_refused(add, load, place, open_session, dtype):
     add("passes", onnx_models.passes_on(dtype))
     x = np.array([[0, 1, 1, 0], [1, 0, 1, 1]]).astype(dtype)
-    if dtype == "float64" and runtime.name == "openvino":
-        with pytest.raises(ModelLoadError, match="computes float64 in float32"):
+    if dtype in REFUSED.get(str(place), ()):
+        with pytest.raises(ModelLoadError, match=f"'x'|{dtype}"):
             open_session(load("passes"))
         return
 
@@ -61,21 +113,21 @@ def test_every_dtype_passes_through_unchanged(add, load, runtime, open_session, 
     np.testing.assert_array_equal(y, (~x if dtype == "bool" else x).reshape(2, 2, 2))
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**40])
-def test_a_wide_integer_is_exact_or_refused(add, load, runtime, open_session, value):
+def test_a_wide_integer_is_exact_or_refused(add, load, place, open_session, value):
     add("passes", onnx_models.passes_on("int64"))
     session = open_session(load("passes"))
     x = np.array([[value, 0, 1, 2]])
 
-    if runtime.name == "openvino":
+    if place.runtime == "openvino":
         with pytest.raises(RunError, match=r"outside -2147483648\.\.2147483647"):
             session.run({"x": x})
     else:
         np.testing.assert_array_equal(session.run({"x": x})["y"].ravel(), x.ravel())
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_an_integer_at_the_edge_of_int32_is_exact(add, load, open_session):
     add("passes", onnx_models.passes_on("int64"))
     x = np.array([[2**31 - 1, -(2**31), 0, 1]])
@@ -85,7 +137,7 @@ def test_an_integer_at_the_edge_of_int32_is_exact(add, load, open_session):
     np.testing.assert_array_equal(y.ravel(), x.ravel())
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_several_inputs_and_outputs_keep_their_names(add, load, open_session):
     add("two", onnx_models.two_by_two())
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -112,9 +164,10 @@ def test_a_dynamic_batch_takes_any_size(add, load, open_session, batch):
     }
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_a_free_dimension_may_change_between_runs(add, load, open_session):
-    add("ids", onnx_models.sequence())
+    ranges = "shape_ranges: {ids: {least: [1], most: [16]}}"
+    add("ids", onnx_models.sequence(), f"{ranges}\nvariants: {{a: {{file: model.onnx}}}}")
     session = open_session(load("ids"))
 
     for length in (3, 7, 2):
@@ -122,7 +175,7 @@ def test_a_free_dimension_may_change_between_runs(add, load, open_session):
         np.testing.assert_array_equal(session.run({"ids": ids})["sum"], ids.sum(axis=1))
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_a_model_without_a_batch_dimension_takes_items_as_they_are(add, load, open_session):
     add("scalar", onnx_models.scalar())
     session = open_session(load("scalar"))
@@ -134,7 +187,7 @@ def test_a_model_without_a_batch_dimension_takes_items_as_they_are(add, load, op
     assert (y.shape, y.item()) == ((), 5.0)
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_a_fixed_batch_is_exact_at_every_size_the_session_claims(add, load, open_session):
     add("relu", onnx_models.relu(batch=1))
     session = open_session(load("relu"))
@@ -144,7 +197,7 @@ def test_a_fixed_batch_is_exact_at_every_size_the_session_claims(add, load, open
 
 
 @pytest.mark.parametrize("made", [onnx_models.mixes_items(1), onnx_models.resists_reshaping()])
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_a_fixed_batch_that_cannot_grow_stays_at_one(add, load, open_session, made):
     add("stuck", made)
     session = open_session(load("stuck"))
@@ -160,12 +213,13 @@ def test_openvino_grows_a_fixed_batch(add, load, tmp_path):
     add("relu", onnx_models.relu(batch=1), "max_batch: 5\nvariants: {a: {file: model.onnx}}")
     model = load("relu")
 
-    session = RUNTIMES["openvino"]().load(model, model.variants[0], CPU, tmp_path)
+    cpu = DeviceSpec("cpu:0", "cpu", cores=(0,))
+    session = RUNTIMES["openvino"]().load(model, model.variants[0], cpu, tmp_path)
 
     assert session.max_batch == 5
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_inputs_may_be_read_only_or_strided_and_are_left_alone(add, load, open_session):
     add("relu", onnx_models.relu())
     session = open_session(load("relu"))
@@ -179,7 +233,7 @@ def test_inputs_may_be_read_only_or_strided_and_are_left_alone(add, load, open_s
         np.testing.assert_array_equal(x, before)
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_outputs_outlive_the_next_run_and_the_session(add, load, open_session):
     add("relu", onnx_models.relu())
     session = open_session(load("relu"))
@@ -211,7 +265,7 @@ def test_wrong_names_are_an_error_and_the_session_lives_on(add, load, open_sessi
     assert session.run({"x": np.ones((1, 3), np.float32)})["y"].shape == (1, 3)
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 @pytest.mark.parametrize(
     "x",
     [np.zeros((1, 3)), np.zeros((1, 4), np.float32), np.zeros(3, np.float32)],
@@ -227,7 +281,7 @@ def test_a_wrong_tensor_is_an_error_and_the_session_lives_on(add, load, open_ses
     np.testing.assert_array_equal(session.run({"x": np.ones((1, 3), np.float32)})["y"], [[1] * 3])
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_a_file_that_went_bad_is_a_load_error(add, load, open_session):
     file = add("relu", onnx_models.relu())
     model = load("relu")
@@ -237,7 +291,7 @@ def test_a_file_that_went_bad_is_a_load_error(add, load, open_session):
         open_session(model)
 
 
-@pytest.mark.parametrize("runtime", COMPUTING, indirect=True)
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_a_model_with_other_tensors_than_its_file_is_a_load_error(add, load, open_session):
     add("relu", onnx_models.relu())
     add("two", onnx_models.two_by_two())
@@ -246,13 +300,77 @@ def test_a_model_with_other_tensors_than_its_file_is_a_load_error(add, load, ope
         open_session(replace(load("two"), variants=load("relu").variants))
 
 
-def test_a_session_says_what_runs_where(add, load, runtime, open_session):
+def test_a_session_says_what_runs_where(add, load, place, open_session):
     add("relu", onnx_models.relu())
 
-    assert open_session(load("relu")).describe().startswith(f"{runtime.name} on cpu:0")
+    said = open_session(load("relu")).describe()
+
+    assert said.startswith(f"{place.runtime} on {place.device.id}")
 
 
-def test_a_runtime_has_a_version_and_says_what_it_loads(runtime):
+def test_a_runtime_has_a_version_and_says_what_it_loads(place, runtime):
     assert runtime.version()
-    assert "cpu" in runtime.kinds
+    assert runtime.name == place.runtime
+    assert place.device.kind in runtime.kinds
     assert ".onnx" in runtime.suffixes
+
+
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
+def test_an_empty_batch_has_an_empty_answer_or_is_refused(add, load, place, open_session):
+    add("two", onnx_models.two_by_two())
+    session = open_session(load("two"))
+    empty = {"a": np.zeros((0, 3), np.float32), "b": np.zeros((0, 3), np.int32)}
+
+    if place.runtime == "tensorrt":
+        with pytest.raises(RunError, match="no profile of the engine covers"):
+            session.run(empty)
+    else:
+        outputs = session.run(empty)
+        assert {name: array.shape for name, array in outputs.items()} == {
+            "sum": (0, 3),
+            "total": (0,),
+        }
+    full = stack_items(sample_items(load("two"), 2))
+    np.testing.assert_allclose(session.run(full)["sum"], full["a"] + full["b"], rtol=1e-6)
+
+
+ANSWERS = {
+    "convolution fp32": (onnx_models.small_network("float32"), 1e-5),
+    "convolution fp16": (onnx_models.small_network("float16"), 1e-2),
+    "dense": (onnx_models.dense(), 1e-5),
+    "integers": (onnx_models.integer_arithmetic(), 0),
+    "logic": (onnx_models.logic(), 0),
+    "mixed": (onnx_models.two_by_two(), 1e-6),
+}
+
+
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_answers_are_those_of_the_onnx_reference(add, load, place, open_session, name, batch):
+    made, tolerance = ANSWERS[name]
+    precision = "fp16" if "fp16" in name else "fp32"
+    yaml = f"variants: {{a: {{file: model.onnx, precision: {precision}}}}}"
+    add("model", made, yaml)
+    model = load("model")
+    inputs = stack_items(sample_items(model, batch, seed=batch))
+    names = [spec.name for spec in model.signature.outputs]
+    expected = ReferenceEvaluator(made).run(names, inputs)
+
+    outputs = open_session(model).run(inputs)
+
+    assert list(outputs) == names
+    for output, want in zip(outputs.values(), expected, strict=True):
+        assert output.dtype == want.dtype
+        scale = max(1.0, float(np.abs(want.astype(np.float64)).max()))
+        np.testing.assert_allclose(output, want, rtol=0, atol=tolerance * scale)
+
+
+def test_a_string_tensor_says_what_is_accepted(root, add):
+    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["N"]) for name in ("x", "y")]
+    node = helper.make_node("Identity", ["x"], ["y"])
+    add("text", onnx_models.model([node], ends[:1], ends[1:]))
+
+    (problem,) = load_repository(root).problems
+
+    assert "tensor 'x' is string; accepted are bool, int8" in problem.reason

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from workers.runtimes.base import Runtime
 from workers.runtimes.emulated import Emulated
 from workers.runtimes.onnxruntime import OnnxRuntime
+from workers.runtimes.onnxruntime_gpu import OnnxRuntimeCuda, OnnxRuntimeTensorRt
 from workers.runtimes.openvino import OpenVino
+from workers.runtimes.tensorrt import TensorRt
 
 RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "openvino": OpenVino,
     "onnxruntime": OnnxRuntime,
+    "onnxruntime-cuda": OnnxRuntimeCuda,
+    "onnxruntime-tensorrt": OnnxRuntimeTensorRt,
+    "tensorrt": TensorRt,
     "emulated": Emulated,
 }
 """Factories by name, the runtime that others are compared with first."""

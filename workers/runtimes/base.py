@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,24 @@ from workers.model import Model, Variant
 
 Array = npt.NDArray[Any]
 DeviceKind = Literal["cpu", "gpu", "npu"]
+Tell = Callable[[str], None]
+"""Hears what is going on, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device's process may take of its box.
+
+    Attributes:
+        nice: Its priority from 0, the highest, to 19; see nice(2).
+        memory_bytes: The most main memory it may use; None sets no limit.
+        model_bytes: The most memory for loaded models; beyond it, the least recently used
+            leave. None keeps all loaded.
+    """
+
+    nice: int = 0
+    memory_bytes: int | None = None
+    model_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +44,9 @@ class DeviceSpec:
         cores: The CPU cores that its host is pinned to; empty leaves the host unpinned.
         runtimes: The runtimes that may be used, the trusted one first; empty allows every
             runtime that computes on this kind of device. `emulated` has to be named.
-        options: Settings for the runtimes, e.g. the latency profile of an emulated device.
+        options: Settings for the runtimes: those of `workers.device_options`, or the latency
+            profile of an emulated device.
+        limits: What its process may take of the box.
     """
 
     id: str
@@ -34,6 +54,7 @@ class DeviceSpec:
     cores: tuple[int, ...] = ()
     runtimes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    limits: Limits = field(default_factory=Limits)
 
 
 class DeviceError(ValueError):
@@ -106,6 +127,20 @@ class Runtime(Protocol):
         """Why it cannot be used here, or None when it can."""
         ...
 
+    def unreachable(self, device: DeviceSpec) -> str | None:
+        """Why it cannot compute on a device of a kind that it knows, or None.
+
+        Asked only where `missing` gave None.
+        """
+        ...
+
+    def processor(self, device: DeviceSpec) -> str | None:
+        """An accelerator's name and driver, as part of a profile's fingerprint.
+
+        None for a CPU, which is known without a library.
+        """
+        ...
+
     def version(self) -> str:
         """The library's version, as part of a profile's fingerprint."""
         ...
@@ -117,10 +152,41 @@ class Runtime(Protocol):
             model: The variant's model.
             variant: The file to load.
             device: Where it is to run, on `len(device.cores)` threads.
-            cache_dir: An existing folder for what the library compiles.
+            cache_dir: An existing folder for what the library compiles, for this variant,
+                device and version of the library alone.
 
         Raises:
             ModelLoadError: The file cannot be loaded on this device.
+        """
+        ...
+
+
+@runtime_checkable
+class Builder(Protocol):
+    """A runtime that compiles a variant for minutes before it can load it.
+
+    It is left out until the other runtimes serve; then it builds in the background, and takes
+    over what it does better.
+    """
+
+    def is_built(self, cache_dir: Path) -> bool:
+        """Whether `load` finds all that it needs in a folder."""
+        ...
+
+    def build(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path, tell: Tell
+    ) -> None:
+        """Compile a variant for a device into a folder; the arguments are those of `load`.
+
+        Args:
+            model: The variant's model.
+            variant: The file to compile.
+            device: Where it is to run.
+            cache_dir: Where `load` will look.
+            tell: Hears how far it is.
+
+        Raises:
+            ModelLoadError: The file cannot be compiled for this device.
         """
         ...
 

@@ -74,6 +74,14 @@ class Emulated:
         """Never missing: it needs nothing."""
         return None
 
+    def unreachable(self, device: DeviceSpec) -> str | None:
+        """Never: it stands for any device."""
+        return None
+
+    def processor(self, device: DeviceSpec) -> str | None:
+        """There is none."""
+        return None
+
     def version(self) -> str:
         """The version of the latency law."""
         return "1"

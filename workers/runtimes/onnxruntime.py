@@ -1,7 +1,8 @@
-"""ONNX Runtime on the CPU."""
+"""ONNX Runtime on the CPU, and what its sessions share on every processor."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ _DTYPES = {
 }
 # Its exceptions say all that its log lines say, and a bad request must not flood stderr.
 _LOG_FATAL_ONLY = 4
+# "/onnxruntime_src/onnxruntime/core/graph/model_load_utils.h:46 void onnxruntime::f(int) ..."
+_SOURCE_PLACE = re.compile(r"/onnxruntime_src/\S+:\d+ .*?\) (?=[A-Z\[])")
+CPU_PROVIDER = "CPUExecutionProvider"
 
 
 class OnnxRuntime:
@@ -53,6 +57,14 @@ class OnnxRuntime:
             return f"onnxruntime cannot be imported ({error}); pip install onnxruntime"
         return None
 
+    def unreachable(self, device: DeviceSpec) -> str | None:
+        """Every build of it computes on the CPU."""
+        return None
+
+    def processor(self, device: DeviceSpec) -> str | None:
+        """The CPU is known without it."""
+        return None
+
     def version(self) -> str:
         """The library's version."""
         import onnxruntime
@@ -63,11 +75,9 @@ class OnnxRuntime:
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
     ) -> OnnxRuntimeSession:
         """Load a variant; see `Runtime.load`. `cache_dir` stays unused: nothing is compiled."""
-        session = _open(variant.path, optimise=True, threads=thread_count(device))
-        wanted = {spec.name for spec in model.signature.inputs + model.signature.outputs}
-        found = {node.name for node in session.get_inputs() + session.get_outputs()}
-        if wanted - found:
-            raise ModelLoadError(f"onnxruntime finds no tensor {', '.join(sorted(wanted - found))}")
+        options = session_options(threads=thread_count(device))
+        session = open_session(variant.path, options, [CPU_PROVIDER])
+        require_tensors(session, model)
         max_batch = 1 if variant.fixed_batch else model.max_batch
         return OnnxRuntimeSession(session, model, max_batch, device)
 
@@ -105,7 +115,7 @@ def read_tensors(path: Path) -> FileTensors:
     Raises:
         ModelLoadError: The file is no valid model, or has a tensor that cannot be served.
     """
-    session = _open(path, optimise=False, threads=1)
+    session = open_session(path, session_options(optimise=False, threads=1), [CPU_PROVIDER])
     inputs, outputs = session.get_inputs(), session.get_outputs()
     batch_symbols = {node.shape[0] for node in inputs if node.shape}
     return FileTensors(
@@ -115,7 +125,8 @@ def read_tensors(path: Path) -> FileTensors:
     )
 
 
-def _open(path: Path, *, optimise: bool, threads: int) -> Any:
+def session_options(*, optimise: bool = True, threads: int) -> Any:
+    """The `SessionOptions` of a session on a number of threads, 0 being the library's choice."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -127,10 +138,40 @@ def _open(path: Path, *, optimise: bool, threads: int) -> Any:
     # Spinning threads would starve whatever shares these cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    return options
+
+
+def open_session(path: Path, options: Any, providers: list[Any]) -> Any:
+    """An `InferenceSession` on execution providers, without the library's fallback to others.
+
+    Raises:
+        ModelLoadError: The library cannot load the file with these providers.
+    """
+    import onnxruntime
+
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=providers, enable_fallback=0
+        )
     except Exception as error:  # the library raises a class per status code, without a common base
-        raise ModelLoadError(f"onnxruntime: {one_line(error)}") from error
+        raise ModelLoadError(f"onnxruntime: {reason(error)}") from error
+
+
+def require_tensors(session: Any, model: Model) -> None:
+    """Refuse a session without a tensor of the model's signature.
+
+    Raises:
+        ModelLoadError: Names what is absent.
+    """
+    wanted = {spec.name for spec in model.signature.inputs + model.signature.outputs}
+    found = {node.name for node in session.get_inputs() + session.get_outputs()}
+    if wanted - found:
+        raise ModelLoadError(f"onnxruntime finds no tensor {', '.join(sorted(wanted - found))}")
+
+
+def reason(error: Exception) -> str:
+    """An error of the library without the place in its source that raised it."""
+    return one_line(RuntimeError(_SOURCE_PLACE.sub("", str(error))))
 
 
 def _spec(node: Any) -> TensorSpec:

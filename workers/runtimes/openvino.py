@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU."""
+"""OpenVINO on the CPU, on Intel's GPUs and on NPUs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.core.signature import TensorSpec
 from workers.agreement import batch_fault, tolerance_for
+from workers.device_options import openvino_name, stream_count
 from workers.model import Model, Precision, Variant
 from workers.runtimes.base import (
     Array,
@@ -17,38 +17,30 @@ from workers.runtimes.base import (
     ModelLoadError,
     RunError,
     check_names,
-    one_line,
     shape_of,
     thread_count,
 )
+from workers.runtimes.openvino_graph import (
+    core,
+    fix_shapes,
+    positions,
+    read_graph,
+    reason,
+    set_batch,
+)
 from workers.sampling import sample_items
-from workers.signatures import FileTensors
 from workers.stacking import stack_items
 
-_DTYPES = {
-    "boolean": "bool",
-    "i8": "int8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-    "u8": "uint8",
-    "u16": "uint16",
-    "u32": "uint32",
-    "u64": "uint64",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-}
-# The CPU plugin computes these in int32 and wraps what does not fit, without a word.
+# The CPU and GPU plugins compute these in int32 and wrap what does not fit, without a word.
 _NARROWED = {"int64", "uint64", "uint32"}
 _INT32 = np.iinfo(np.int32)
 
 
 class OpenVino:
-    """Loads `.onnx` and OpenVINO `.xml` files with the CPU plugin."""
+    """Loads `.onnx` and OpenVINO `.xml` files with the plugin of one explicit device."""
 
     name = "openvino"
-    kinds = frozenset({"cpu"})
+    kinds = frozenset({"cpu", "gpu", "npu"})
     suffixes = frozenset({".onnx", ".xml"})
 
     def missing(self) -> str | None:
@@ -58,6 +50,20 @@ class OpenVino:
         except ImportError as error:
             return f"openvino cannot be imported ({error}); pip install openvino"
         return None
+
+    def unreachable(self, device: DeviceSpec) -> str | None:
+        """Why the library's plugins do not reach a device, or None."""
+        wanted, found = openvino_name(device), list(core().available_devices)
+        # A single GPU is listed as `GPU` and answers to `GPU.0` too.
+        if wanted in found or wanted.removesuffix(".0") in found:
+            return None
+        return f"OpenVINO finds no {wanted} here; it finds {', '.join(found)}"
+
+    def processor(self, device: DeviceSpec) -> str | None:
+        """What the plugin calls a GPU or NPU."""
+        if device.kind == "cpu":
+            return None
+        return str(core().get_property(openvino_name(device), "FULL_DEVICE_NAME"))
 
     def version(self) -> str:
         """The library's version, build included."""
@@ -71,37 +77,49 @@ class OpenVino:
         """Load a variant; see `Runtime.load`.
 
         A file whose batch dimension is fixed at 1 is reshaped to take any batch, and kept so
-        if a batch of two then gives the same answers as its items alone.
+        if a batch of two then gives the same answers as its items alone. An NPU compiles for
+        fixed shapes, so there every free dimension is fixed and items run one at a time.
         """
         doubles = [spec.name for spec in model.signature.inputs if spec.dtype == "float64"]
         if doubles:
             raise ModelLoadError(
-                f"OpenVINO's CPU plugin computes float64 in float32, too coarse for input "
+                f"OpenVINO computes float64 in float32, too coarse for input "
                 f"'{doubles[0]}'; use onnxruntime or export the model in float32"
             )
-        config = _config(variant.precision, device, cache_dir)
+        config = plugin_config(variant, device, cache_dir)
+        graph = read_graph(variant.path)
+        if device.kind == "npu":
+            fix_shapes(graph, model)
+            return OpenVinoSession(_compile(graph, device, config), model, variant, device, 1)
         if variant.fixed_batch and model.max_batch > 1:
             session = _load_reshaped(model, variant, device, config)
             if session is not None:
                 return session
-        max_batch = 1 if variant.fixed_batch else model.max_batch
-        graph = _read(variant.path)
-        return OpenVinoSession(_compile(graph, config), model, max_batch, device)
+        streams = stream_count(device)
+        max_batch = min(streams, model.max_batch) if variant.fixed_batch else model.max_batch
+        compiled = _compile(graph, device, config)
+        return OpenVinoSession(compiled, model, variant, device, max_batch)
 
 
 class OpenVinoSession:
-    """A variant compiled by OpenVINO, with one infer request."""
+    """A variant compiled by OpenVINO, with an infer request for each stream."""
 
-    def __init__(self, compiled: Any, model: Model, max_batch: int, device: DeviceSpec) -> None:
+    def __init__(
+        self, compiled: Any, model: Model, variant: Variant, device: DeviceSpec, max_batch: int
+    ) -> None:
         """Hold a `CompiledModel` whose tensors are those of the model's signature."""
         import openvino
 
         self.max_batch = max_batch
         self._tensor_type = openvino.Tensor
-        self._request = compiled.create_infer_request()
         self._device = device
-        self._inputs = _positions(compiled.inputs, model.signature.inputs)
-        self._outputs = _positions(compiled.outputs, model.signature.outputs)
+        # Items of a batch that the file cannot take together run side by side instead.
+        self._apart = variant.fixed_batch and max_batch > 1 and _takes_one(compiled)
+        requests = stream_count(device) if self._apart else 1
+        self._requests = [compiled.create_infer_request() for _ in range(requests)]
+        self._stateful = variant.stateful
+        self._inputs = positions(compiled.inputs, model.signature.inputs)
+        self._outputs = positions(compiled.outputs, model.signature.outputs)
         self._names = tuple(self._inputs)
         self._narrowed = [s.name for s in model.signature.inputs if s.dtype in _NARROWED]
 
@@ -110,168 +128,135 @@ class OpenVinoSession:
         check_names(inputs, self._names)
         for name in self._narrowed:
             _check_int32(name, inputs[name])
+        if self._apart and (count := len(inputs[self._names[0]])) > 1:
+            return self._run_apart(inputs, count)
+        request = self._requests[0]
         # The request keeps no reference to a shared array, so this list has to.
+        shared = self._bind(request, inputs)
+        try:
+            request.infer(share_outputs=True)
+        except Exception as error:  # as above
+            raise RunError(reason(error)) from error
+        del shared
+        return self._outputs_of(request)
+
+    def _run_apart(self, inputs: Mapping[str, Array], count: int) -> dict[str, Array]:
+        """Run each item on a stream of its own, as many at once as there are streams."""
+        rows: list[dict[str, Array]] = []
+        for first in range(0, count, len(self._requests)):
+            busy, shared = [], []
+            for request, index in zip(self._requests, range(first, count), strict=False):
+                item = {name: array[index : index + 1] for name, array in inputs.items()}
+                shared.append(self._bind(request, item))
+                request.start_async()
+                busy.append(request)
+            rows += [self._finished(request) for request in busy]
+        return {name: np.concatenate([row[name] for row in rows]) for name in self._outputs}
+
+    def _finished(self, request: Any) -> dict[str, Array]:
+        try:
+            request.wait()
+        except Exception as error:  # the library raises plain RuntimeError
+            raise RunError(reason(error)) from error
+        return self._outputs_of(request)
+
+    def _bind(self, request: Any, inputs: Mapping[str, Array]) -> list[Array]:
+        """Share the inputs with a request; the arrays have to outlive its run."""
+        if self._stateful:
+            request.reset_state()  # or an answer would depend on whose request came before
         shared = [_shareable(inputs[name]) for name in self._names]
         for (name, position), array in zip(self._inputs.items(), shared, strict=True):
-            self._bind(name, position, array)
-        try:
-            self._request.infer(share_outputs=True)
-        except Exception as error:  # as above
-            raise RunError(_reason(error)) from error
+            try:
+                tensor = self._tensor_type(array, shared_memory=True)
+                request.set_input_tensor(position, tensor)
+            except Exception as error:  # pybind raises plain RuntimeError, TypeError, ValueError
+                raise RunError(f"'{name}' as {shape_of(array)}: {reason(error)}") from error
+        return shared
+
+    def _outputs_of(self, request: Any) -> dict[str, Array]:
         # Copied, because the next run of this request writes to the same memory.
         return {
-            name: self._request.get_output_tensor(position).data.copy()
+            name: request.get_output_tensor(position).data.copy()
             for name, position in self._outputs.items()
         }
 
-    def _bind(self, name: str, position: int, array: Array) -> None:
-        try:
-            tensor = self._tensor_type(array, shared_memory=True)
-            self._request.set_input_tensor(position, tensor)
-        except Exception as error:  # pybind raises plain RuntimeError, TypeError, ValueError
-            raise RunError(f"'{name}' as {shape_of(array)}: {_reason(error)}") from error
-
     def close(self) -> None:
-        """Free the request and with it the compiled model."""
-        self._request = None
+        """Free the requests and with them the compiled model."""
+        self._requests = []
 
     def describe(self) -> str:
         """Say what runs where."""
-        return f"openvino on {self._device.id}, {thread_count(self._device)} threads"
+        if self._device.kind == "cpu":
+            return f"openvino on {self._device.id}, {thread_count(self._device)} threads"
+        return f"openvino on {self._device.id}, {openvino_name(self._device)}"
 
 
-def read_tensors(path: Path) -> FileTensors:
-    """Read what an `.onnx` or `.xml` file takes and gives, without compiling it.
+def _compile(graph: Any, device: DeviceSpec, config: dict[str, Any]) -> Any:
+    try:
+        return core().compile_model(graph, openvino_name(device), config)
+    except Exception as error:  # the library raises plain RuntimeError
+        raise ModelLoadError(f"openvino: {reason(error)}") from error
+
+
+def plugin_config(variant: Variant, device: DeviceSpec, cache_dir: Path) -> dict[str, Any]:
+    """The properties that a variant is compiled with on a device.
 
     Raises:
-        ModelLoadError: The file is no valid model, or has a tensor that cannot be served.
+        ModelLoadError: The device computes in a coarser format than the variant declares.
     """
-    graph = _read(path)
-    inputs = tuple(map(_spec, graph.inputs))
-    outputs = tuple(map(_spec, graph.outputs))
-    return FileTensors(inputs, outputs, _outputs_follow_batch(graph))
-
-
-def _read(path: Path) -> Any:
-    try:
-        return _core().read_model(path)
-    except Exception as error:  # the library raises plain RuntimeError
-        raise ModelLoadError(f"openvino: {_reason(error)}") from error
-
-
-def _core() -> Any:
-    import openvino
-
-    return openvino.Core()
-
-
-def _compile(graph: Any, config: dict[str, Any]) -> Any:
-    try:
-        return _core().compile_model(graph, "CPU", config)
-    except Exception as error:  # the library raises plain RuntimeError
-        raise ModelLoadError(f"openvino: {_reason(error)}") from error
-
-
-def _config(precision: Precision, device: DeviceSpec, cache_dir: Path) -> dict[str, Any]:
-    return {
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
-        "INFERENCE_NUM_THREADS": thread_count(device),
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": str(cache_dir)}
+    config["INFERENCE_PRECISION_HINT"] = _compute_precision(variant.precision, device)
+    if device.kind == "npu":
+        return config
+    # More streams than one share the cores, so each run alone is slower; see `_run_apart`.
+    config["NUM_STREAMS"] = stream_count(device) if variant.fixed_batch else 1
+    if device.kind == "cpu":
+        config["INFERENCE_NUM_THREADS"] = thread_count(device)
         # The host has pinned itself already, to the cores that its configuration names.
-        "ENABLE_CPU_PINNING": False,
-        "CACHE_DIR": str(cache_dir),
-        "INFERENCE_PRECISION_HINT": _compute_precision(precision),
-    }
+        config["ENABLE_CPU_PINNING"] = False
+    return config
 
 
-def _compute_precision(precision: Precision) -> str:
+def _compute_precision(precision: Precision, device: DeviceSpec) -> str:
     """Never coarser than the owner declared.
 
-    Left alone, the plugin computes fp32 models in bf16 where the CPU can (2e-2 off on a face
-    detector's scores), and takes a wish for f16 as leave for bf16.
+    Left alone, the CPU plugin computes fp32 models in bf16 where the CPU can (2e-2 off on a face
+    detector's scores), and takes a wish for f16 as leave for bf16; the GPU plugin computes fp32
+    models in f16. An NPU computes in f16 at most.
     """
+    if device.kind == "npu":
+        if precision == "fp32":
+            raise ModelLoadError(
+                "an NPU computes in float16, the variant is declared fp32; declare it "
+                "`precision: fp16` if that is fine enough"
+            )
+        return "f16"
     wanted = {"fp16": ("FP16", "f16"), "bf16": ("BF16", "bf16")}.get(precision)
-    if wanted and wanted[0] in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    offered = core().get_property(openvino_name(device), "OPTIMIZATION_CAPABILITIES")
+    if wanted and wanted[0] in offered:
         return wanted[1]
     return "f32"
+
+
+def _takes_one(compiled: Any) -> bool:
+    shapes = [port.partial_shape for port in compiled.inputs]
+    return all(shape.is_static and len(shape) and shape[0].get_length() == 1 for shape in shapes)
 
 
 def _load_reshaped(
     model: Model, variant: Variant, device: DeviceSpec, config: dict[str, Any]
 ) -> OpenVinoSession | None:
-    graph = _read(variant.path)
+    graph = read_graph(variant.path)
     try:
-        _set_batch(graph, -1)
-        session = OpenVinoSession(_compile(graph, config), model, model.max_batch, device)
+        set_batch(graph, -1)
+        compiled = _compile(graph, device, config | {"NUM_STREAMS": 1})
+        session = OpenVinoSession(compiled, model, variant, device, model.max_batch)
         items = sample_items(model, 2)
         batch, alone = stack_items(items), [stack_items([item]) for item in items]
         fault = batch_fault(session.run, batch, alone, tolerance_for(model, variant))
     except Exception:  # a graph that resists reshaping fails anywhere in here, as anything
         return None
     return session if fault is None else None
-
-
-def _set_batch(graph: Any, size: int) -> None:
-    import openvino
-
-    graph.reshape(
-        {
-            index: openvino.PartialShape([size, *list(port.partial_shape)[1:]])
-            for index, port in enumerate(graph.inputs)
-        }
-    )
-
-
-def _outputs_follow_batch(graph: Any) -> bool:
-    """Whether a batch of two at every input makes two rows of every output.
-
-    It tells a batch dimension from one that depends on the data, such as the number of
-    objects found; both are dynamic in the file.
-    """
-    shapes = [port.partial_shape for port in graph.inputs]
-    if any(shape.rank.is_dynamic or len(shape) == 0 for shape in shapes):
-        return False
-    probe = graph.clone()
-    try:
-        _set_batch(probe, 2)
-    except Exception:  # no batch dimension if the graph cannot take a batch of two
-        return False
-    return all(_leads_with_two(port.partial_shape) for port in probe.outputs)
-
-
-def _leads_with_two(shape: Any) -> bool:
-    if shape.rank.is_dynamic or len(shape) == 0 or shape[0].is_dynamic:
-        return False
-    return bool(shape[0].get_length() == 2)
-
-
-def _name(port: Any) -> str:
-    names = port.names
-    return str(port.any_name if names else port.node.friendly_name)
-
-
-def _spec(port: Any) -> TensorSpec:
-    name, dtype = _name(port), port.element_type.get_type_name()
-    if dtype not in _DTYPES:
-        raise ModelLoadError(
-            f"tensor '{name}' is {dtype}; accepted are {', '.join(_DTYPES.values())}"
-        )
-    if port.partial_shape.rank.is_dynamic:
-        raise ModelLoadError(
-            f"tensor '{name}' has no known number of dimensions; export it with a shape"
-        )
-    shape = tuple(None if dim.is_dynamic else dim.get_length() for dim in port.partial_shape)
-    return TensorSpec(name, _DTYPES[dtype], shape)
-
-
-def _positions(ports: list[Any], specs: tuple[TensorSpec, ...]) -> dict[str, int]:
-    found = {
-        name: index for index, port in enumerate(ports) for name in port.names or {_name(port)}
-    }
-    absent = [spec.name for spec in specs if spec.name not in found]
-    if absent:
-        raise ModelLoadError(f"openvino finds no tensor {', '.join(absent)}")
-    return {spec.name: found[spec.name] for spec in specs}
 
 
 class _ReadOnlyMemory:
@@ -301,11 +286,5 @@ def _check_int32(name: str, array: Array) -> None:
     if array.size and not (_INT32.min <= array.min() and array.max() <= _INT32.max):
         raise RunError(
             f"'{name}' holds a value outside {_INT32.min}..{_INT32.max}, "
-            "which OpenVINO's CPU plugin would wrap to int32"
+            "which OpenVINO would wrap to int32"
         )
-
-
-def _reason(error: Exception) -> str:
-    """An error of the library without the lines that name its own source files."""
-    lines = [line for line in str(error).splitlines() if not line.startswith("Exception from ")]
-    return one_line(RuntimeError("\n".join(lines) or str(error)))

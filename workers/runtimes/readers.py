@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from workers.runtimes import onnxruntime, openvino
+from workers.runtimes import onnxruntime, openvino, openvino_graph
 from workers.runtimes.base import ModelLoadError
 from workers.signatures import FileTensors
 
 # OpenVINO first: it reads both formats, without building kernels, and tells a batch dimension
 # from one that depends on the data. ONNX Runtime reads what OpenVINO has no operator for.
 _READERS = (
-    (openvino.OpenVino(), openvino.read_tensors),
+    (openvino.OpenVino(), openvino_graph.read_tensors),
     (onnxruntime.OnnxRuntime(), onnxruntime.read_tensors),
 )
+_NO_OPERATOR = tuple(
+    re.compile(pattern).search
+    for pattern in (
+        r"No conversion rule found for operations: (\S+?)(?:-\d+)?(?:[,;]|$)",
+        r"No Op registered for (\S+)",
+        r"Fatal error: (\S+?)(?:\(-?\d+\))? is not a registered function/op",
+    )
+)
+"""How the libraries say that they lack an operator."""
 
 
 def read_tensors(path: Path) -> FileTensors:
@@ -22,7 +32,7 @@ def read_tensors(path: Path) -> FileTensors:
     Raises:
         ModelLoadError: No installed library can read it; the message has each one's reason.
     """
-    reasons = []
+    reasons: list[str] = []
     for runtime, read in _READERS:
         if path.suffix not in runtime.suffixes:
             continue
@@ -34,4 +44,12 @@ def read_tensors(path: Path) -> FileTensors:
             return read(path)
         except ModelLoadError as error:
             reasons.append(str(error))
-    raise ModelLoadError("; ".join(reasons))
+    raise ModelLoadError("; ".join([*_unknown_operators(reasons), *reasons]))
+
+
+def _unknown_operators(reasons: list[str]) -> list[str]:
+    """Name the operators that no library has, if that is what all of them say."""
+    found = [match for reason in reasons for pattern in _NO_OPERATOR if (match := pattern(reason))]
+    if not found or len(found) < len(reasons):
+        return []
+    return [f"no installed runtime knows the operator {found[0].group(1)}"]

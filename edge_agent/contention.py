@@ -1,0 +1,75 @@
+"""How much the devices of a box slow each other down, by sharing cores or memory bandwidth."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+MEASURE_S = 0.5
+"""How long each device is measured, alone and beside each other one."""
+
+_LEAD_S = 0.3
+"""How much longer the other one is kept busy, so that it is while the first is measured."""
+
+
+def measure_slowdown(
+    devices: list[str],
+    typical_ns: Callable[[str, float], dict[str, int]],
+    occupy: Callable[[str, float], Callable[[], Any]],
+) -> dict[str, dict[str, float]]:
+    """Measure every device alone, and beside each other one at work.
+
+    Args:
+        devices: Their ids.
+        typical_ns: Given a device and seconds, the median time of an item by variant.
+        occupy: Keeps a device busy for some seconds; what it returns waits for the end.
+
+    Returns:
+        By device and other device how many times longer a run of the first takes while the
+        second is busy: the median over its variants, 1 being no contention.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for device in devices:
+        alone = typical_ns(device, MEASURE_S)
+        for other in devices:
+            if other == device:
+                continue
+            wait = occupy(other, MEASURE_S + _LEAD_S)
+            beside = typical_ns(device, MEASURE_S)
+            wait()
+            ratios = [beside[name] / alone[name] for name in alone if name in beside]
+            if ratios:
+                found.setdefault(device, {})[other] = round(median(ratios), 3)
+    return found
+
+
+def load_slowdown(path: Path, devices: Mapping[str, str]) -> dict[str, dict[str, float]] | None:
+    """What was measured before of the same devices, or None.
+
+    Args:
+        path: The file that `store_slowdown` writes.
+        devices: By id what each device is and runs.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # Absent at the first start; a damaged one is measured again and replaced.
+        return None
+    if not isinstance(content, dict) or content.get("devices") != dict(devices):
+        return None
+    slowdown: dict[str, dict[str, float]] = content["slowdown"]
+    return slowdown
+
+
+def store_slowdown(
+    path: Path, devices: Mapping[str, str], slowdown: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Keep a measurement for the next start."""
+    content = {"devices": dict(devices), "slowdown": {k: dict(v) for k, v in slowdown.items()}}
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,67 @@
+"""The wrapper around cuda-python; against the real bindings where they are installed."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.workers.fake_cuda import FakeCuda
+from workers.runtimes.cuda import Cuda, CudaError, array_at, gpu_fault
+
+
+def test_a_gpu_says_what_compiled_code_depends_on():
+    identity = Cuda(FakeCuda()).identity()
+
+    assert str(identity) == "Fake GPU, compute capability 8.7, CUDA 12.6"
+    assert identity.memory_bytes == 1 << 30
+
+
+def test_an_error_has_the_call_and_cudas_words():
+    with pytest.raises(CudaError, match="cudaMalloc: cudaErrorMemoryAllocation, out of memory"):
+        Cuda(FakeCuda(memory_bytes=10)).allocate(11)
+
+
+def test_a_copy_goes_there_and_back_in_the_order_of_the_stream():
+    card = FakeCuda()
+    cuda = Cuda(card)
+    stream = cuda.create_stream()
+    device, source, target = cuda.allocate(8), cuda.allocate_pinned(8), cuda.allocate_pinned(8)
+    array_at(source, (2,), np.float32)[:] = [1, 2]
+
+    cuda.copy_in(device, source, 8, stream)
+    cuda.copy_out(target, device, 8, stream)
+    cuda.synchronize(stream)
+
+    assert array_at(target, (2,), np.float32).tolist() == [1, 2]
+    assert cuda.free_bytes() == (1 << 30) - 8
+
+
+def test_without_cuda_python_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+
+    assert "pip install 'laxity[gpu]'" in (gpu_fault() or "")
+
+
+def test_every_call_exists_in_the_real_bindings():
+    runtime = pytest.importorskip("cuda.bindings.runtime", reason="needs cuda-python")
+
+    wanted = [name for name in vars(FakeCuda) if name.startswith("cuda")]
+    assert len(wanted) > 20
+    assert all(hasattr(runtime, name) for name in wanted)
+    assert hasattr(runtime.cudaMemcpyKind, "cudaMemcpyHostToDevice")
+    assert hasattr(runtime.cudaMemcpyKind, "cudaMemcpyDeviceToHost")
+    assert hasattr(runtime.cudaStreamCaptureMode, "cudaStreamCaptureModeThreadLocal")
+
+
+def test_the_real_bindings_errors_become_ours():
+    pytest.importorskip("cuda.bindings.runtime", reason="needs cuda-python")
+    cuda = Cuda()
+    if cuda.fault() is None:
+        pytest.skip("there is a GPU, so these calls succeed")
+
+    assert "cudaGetDeviceCount: cudaError" in (cuda.fault() or "")
+    for call in (cuda.identity, cuda.create_stream, lambda: cuda.allocate(10)):
+        with pytest.raises(CudaError, match="cudaError"):
+            call()

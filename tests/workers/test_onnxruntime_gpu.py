@@ -1,0 +1,171 @@
+"""What of ONNX Runtime's GPU path can run without a GPU: options, bindings, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.workers import onnx_models
+from workers.device_options import DeviceOptions, cuda_name, expose_gpu, openvino_name
+from workers.runtimes.base import DeviceError, DeviceSpec, ModelLoadError, RunError
+from workers.runtimes.onnxruntime_gpu import (
+    BoundSession,
+    OnnxRuntimeCuda,
+    OnnxRuntimeTensorRt,
+    cuda_options,
+)
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+GPU = DeviceSpec("gpu:0", "gpu")
+
+
+@pytest.fixture
+def bound(add, load):
+    """A session with its tensors bound, on the CPU: the same code with another kind of memory."""
+
+    def bind(made) -> BoundSession:
+        file = add("model", made)
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        return BoundSession(session, load("model"), 32, "onnxruntime", memory="cpu")
+
+    return bind
+
+
+def test_bound_inputs_are_the_ones_of_each_run(bound):
+    session = bound(onnx_models.two_by_two())
+
+    for run, batch in enumerate((1, 4, 2, 1, 4)):
+        a = np.full((batch, 3), run, np.float32)
+        b = np.arange(3 * batch, dtype=np.int32).reshape(batch, 3)
+        outputs = session.run({"a": a, "b": b})
+        assert list(outputs) == ["sum", "total"]
+        np.testing.assert_array_equal(outputs["sum"], a + b)
+        np.testing.assert_array_equal(outputs["total"], a.sum(axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "float16", "float64"])
+def test_bound_dtypes_pass_through_unchanged(bound, dtype):
+    x = np.array([[0, 1, 1, 0], [1, 0, 1, 1]]).astype(dtype)
+
+    y = bound(onnx_models.passes_on(dtype)).run({"x": x})["y"]
+
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(y, (~x if dtype == "bool" else x).reshape(2, 2, 2))
+
+
+def test_bound_outputs_outlive_the_next_run_and_inputs_may_be_strided(bound):
+    session = bound(onnx_models.relu())
+    strided = np.array([[1, 9, 2, 9, -3, 9]], np.float32)[:, ::2]
+
+    first = session.run({"x": strided})["y"]
+    session.run({"x": np.full((1, 3), 7, np.float32)})
+
+    np.testing.assert_array_equal(first, [[1, 2, 0]])
+
+
+def test_bound_memory_is_kept_for_the_latest_shapes_alone(bound):
+    session = bound(onnx_models.sequence())
+
+    for length in range(1, 40):
+        ids = np.arange(length).reshape(1, length)
+        np.testing.assert_array_equal(session.run({"ids": ids})["sum"], ids.sum(axis=1))
+
+    assert len(session._bound) == 16
+
+
+def test_a_bound_session_refuses_another_dtype_and_takes_an_empty_batch(bound):
+    session = bound(onnx_models.relu())
+
+    with pytest.raises(RunError, match=r"'x' as float64\[1, 3\]: the model takes float32"):
+        session.run({"x": np.zeros((1, 3))})
+    assert session.run({"x": np.zeros((0, 3), np.float32)})["y"].shape == (0, 3)
+
+
+def test_cuda_options_hold_the_devices_limits():
+    plain = cuda_options(GPU)
+    limited = cuda_options(DeviceSpec("gpu:0", "gpu", options={"gpu_memory_mb": 2, "tf32": True}))
+
+    assert (plain["device_id"], plain["use_tf32"]) == ("0", "0")
+    assert "gpu_mem_limit" not in plain
+    assert (limited["gpu_mem_limit"], limited["use_tf32"]) == ("2000000", "1")
+
+
+def test_tensorrts_provider_gets_profiles_caches_and_cuda_for_the_rest(add, load, tmp_path):
+    yaml = "max_batch: 4\nvariants: {a: {file: model.onnx, precision: fp16}}"
+    add("relu", onnx_models.relu(), yaml)
+    model = load("relu")
+
+    (name, options), (second, _) = OnnxRuntimeTensorRt().providers(
+        model, model.variants[0], GPU, tmp_path
+    )
+
+    assert (name, second) == ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+    assert options["trt_engine_cache_enable"] == options["trt_timing_cache_enable"] == "1"
+    assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == str(tmp_path)
+    assert options["trt_profile_min_shapes"] == "x:1x3,x:2x3,x:3x3"
+    assert options["trt_profile_max_shapes"] == "x:1x3,x:2x3,x:4x3"
+    assert options["trt_fp16_enable"] == "1"
+
+
+@pytest.mark.parametrize("runtime", [OnnxRuntimeCuda(), OnnxRuntimeTensorRt()])
+def test_a_session_that_would_compute_on_the_cpu_is_refused(add, load, tmp_path, runtime):
+    """Without a GPU the library would quietly take the CPU; with the provider's options on."""
+    if runtime.missing() is None and runtime.unreachable(GPU) is None:
+        pytest.skip("there is a GPU, on which it would load")
+    add("relu", onnx_models.relu())
+    model = load("relu")
+
+    with pytest.raises(ModelLoadError, match="onnxruntime"):
+        runtime.load(model, model.variants[0], GPU, tmp_path)
+
+
+def test_a_build_without_the_provider_says_what_to_install():
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has the provider")
+
+    assert "no CUDAExecutionProvider" in (OnnxRuntimeCuda().missing() or "")
+    assert "pip install 'laxity[gpu]'" in (OnnxRuntimeTensorRt().missing() or "")
+
+
+def test_a_worker_sees_its_own_gpu_alone():
+    environ = {"CUDA_VISIBLE_DEVICES": ""}  # as Ray leaves it for an actor that asks for no GPU
+    mig = DeviceSpec("gpu:3", "gpu", options={"cuda": "MIG-6a7b", "share": 0.5, "gpu_memory_mb": 9})
+
+    expose_gpu(mig, environ)
+
+    assert environ == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "MIG-6a7b",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=9M",
+    }
+    expose_gpu(DeviceSpec("cpu:0", "cpu"), environ)
+    assert environ["CUDA_VISIBLE_DEVICES"] == "MIG-6a7b"
+
+
+def test_devices_have_the_names_of_their_libraries():
+    assert cuda_name(DeviceSpec("gpu:2", "gpu")) == "2"
+    assert cuda_name(DeviceSpec("gpu:2", "gpu", options={"cuda": 0})) == "0"
+    assert openvino_name(DeviceSpec("gpu:1", "gpu")) == "GPU.1"
+    assert openvino_name(DeviceSpec("npu:0", "npu")) == "NPU.0"
+    assert openvino_name(DeviceSpec("cpu:3", "cpu")) == "CPU"
+    assert openvino_name(DeviceSpec("gpu:1", "gpu", options={"openvino": "GPU.0"})) == "GPU.0"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cuda_device": 0}, r"unknown option 'cuda_device' \((did you mean|known are)"),
+        ({"share": 1.5}, "option 'share': Input should be less than or equal to 1"),
+        ({"streams": 0}, "option 'streams'"),
+    ],
+)
+def test_a_wrong_option_is_an_error(options, said):
+    with pytest.raises(DeviceError, match=said):
+        cuda_name(DeviceSpec("gpu:0", "gpu", options=options))
+
+
+def test_every_option_is_described():
+    documented = DeviceOptions.__doc__ or ""
+    assert all(f"{name}:" in documented for name in DeviceOptions.model_fields)

@@ -1,0 +1,502 @@
+"""What of the TensorRT runtime can run without a GPU: plans, builds, caches, buffers, errors.
+
+CUDA and TensorRT are stood in for by `fake_cuda` and `fake_tensorrt`; that the names used exist
+in the real bindings is checked, that the real ones do what the fakes do is not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import time
+from dataclasses import replace
+from enum import EnumMeta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.workers import fake_tensorrt, onnx_models
+from tests.workers.conftest import QUICK
+from tests.workers.fake_cuda import Error, FakeCuda
+from workers.device_host import DeviceHost
+from workers.runtimes import RUNTIMES
+from workers.runtimes import tensorrt as trt_runtime
+from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError
+from workers.runtimes.cuda import Cuda, CudaError
+from workers.runtimes.onnxruntime import OnnxRuntime
+from workers.runtimes.shape_plan import (
+    InputRange,
+    batch_spans,
+    plan_profiles,
+    profile_for,
+    spell_profiles,
+)
+from workers.runtimes.tensorrt import TensorRt, open_engine
+from workers.runtimes.tensorrt_build import BuildError, BuildRequest, build_apart, build_engine
+
+GPU = DeviceSpec("gpu:0", "gpu", runtimes=("tensorrt",))
+NAMES = json.loads((Path(__file__).parent / "tensorrt_names.json").read_text())["names"]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A fake GPU, which TensorRT and CUDA are found on."""
+    card = FakeCuda()
+    monkeypatch.setattr(fake_tensorrt, "CUDA", card)
+    monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt)
+    monkeypatch.setattr(trt_runtime, "Cuda", lambda: Cuda(card))
+    monkeypatch.setattr(trt_runtime, "gpu_fault", lambda: None)
+    monkeypatch.setattr(trt_runtime, "gpu_identity", lambda: Cuda(card).identity())
+    return card
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Builds happen in this process."""
+
+    def build(request, tell):
+        try:
+            engine = build_engine(fake_tensorrt, request, tell)
+        except BuildError as error:
+            raise ModelLoadError(f"TensorRT does not build it: {error}") from error
+        Path(request.engine).write_bytes(engine)
+
+    monkeypatch.setattr(trt_runtime, "build_apart", build)
+
+
+@pytest.fixture
+def open_session(gpu, here, tmp_path):
+    sessions = []
+
+    def open_one(model):
+        runtime = TensorRt()
+        assert not runtime.is_built(tmp_path)
+        runtime.build(model, model.variants[0], GPU, tmp_path, lambda text: None)
+        assert runtime.is_built(tmp_path)
+        session = runtime.load(model, model.variants[0], GPU, tmp_path)
+        sessions.append(session)
+        return session
+
+    yield open_one
+    for session in sessions:
+        session.close()
+    assert gpu.device == {}
+    assert gpu.pinned == {}
+    assert gpu.streams == {}
+    assert gpu.live_graphs == set()
+
+
+def public(of) -> set[str]:
+    own = vars(of) if isinstance(of, EnumMeta) else {**vars(of), **_attributes_set_in_init(of)}
+    return {name for name in own if not name.startswith("_")} - {"built", "device_memory_size_v2"}
+
+
+def _attributes_set_in_init(of) -> dict[str, None]:
+    return {"progress_monitor": None} if of.__name__ == "IBuilderConfig" else {}
+
+
+def test_every_name_used_is_in_the_bindings_of_10_3_10_16_and_11_4():
+    classes = {
+        name: value
+        for name, value in vars(fake_tensorrt).items()
+        if inspect.isclass(value) and value.__module__ == fake_tensorrt.__name__
+    }
+    assert len(classes) > 15
+    for name, value in classes.items():
+        assert name in NAMES["module"]
+        members = {m for m in public(value) if not isinstance(getattr(value, m, None), EnumMeta)}
+        if name in NAMES:
+            assert members <= set(NAMES[name]), name
+    severities = {s.name for s in fake_tensorrt.ILogger.Severity}
+    assert severities <= set(NAMES["ILogger.Severity"])
+    assert "nptype" in NAMES["module"]
+    assert "device_memory_size_v2" in NAMES["ICudaEngine"]
+
+
+@pytest.mark.parametrize(
+    ("max_batch", "spans"),
+    [
+        (1, [(1, 1)]),
+        (2, [(1, 1), (2, 2)]),
+        (4, [(1, 1), (2, 2), (3, 4)]),
+        (32, [(1, 1), (2, 4), (5, 32)]),
+        (33, [(1, 1), (2, 8), (9, 33)]),
+    ],
+)
+def test_batch_spans_meet_and_cover_the_ladder(max_batch, spans):
+    assert batch_spans(max_batch) == spans
+
+
+def test_profiles_follow_batches_and_shape_ranges(add, load):
+    yaml = (
+        "max_batch: 8\nprofile_shapes: {ids: [16]}\n"
+        "shape_ranges: {ids: {least: [1], most: [128]}}\nvariants: {a: {file: model.onnx}}"
+    )
+    add("ids", onnx_models.sequence(), yaml)
+    model = load("ids")
+
+    profiles = plan_profiles(model, model.variants[0], model.max_batch)
+
+    assert profiles == [
+        {"ids": InputRange((1, 1), (1, 16), (1, 128))},
+        {"ids": InputRange((2, 1), (2, 16), (2, 128))},
+        {"ids": InputRange((3, 1), (8, 16), (8, 128))},
+    ]
+    assert profile_for(profiles, {"ids": (5, 90)}) == 2
+    assert profile_for(profiles, {"ids": (9, 90)}) is None
+    assert profile_for(profiles, {"ids": (2, 129)}) is None
+    assert spell_profiles(profiles, "best") == "ids:1x16,ids:2x16,ids:8x16"
+
+
+def test_a_free_dimension_without_bounds_says_what_to_write(add, load):
+    add("ids", onnx_models.sequence())
+    model = load("ids")
+
+    with pytest.raises(ModelLoadError, match=r"shape_ranges: \{ids: \{least: "):
+        plan_profiles(model, model.variants[0], 8)
+
+
+def test_a_fixed_batch_has_one_profile(add, load):
+    add("relu", onnx_models.relu(batch=1))
+    model = load("relu")
+
+    assert plan_profiles(model, model.variants[0], 32) == [
+        {"x": InputRange((1, 3), (1, 3), (1, 3))}
+    ]
+
+
+def request_for(folder: Path, model: Path, **changes) -> BuildRequest:
+    made = BuildRequest(
+        model=str(model),
+        engine=str(folder / "model.engine"),
+        timing_cache=str(folder / "timings"),
+        profiles=({"x": InputRange((1, 3), (1, 3), (1, 3))},),
+        workspace_bytes=1 << 28,
+        tf32=False,
+    )
+    return replace(made, **changes)
+
+
+def test_a_request_survives_the_pipe(tmp_path):
+    request = request_for(tmp_path, tmp_path / "model.onnx")
+
+    assert BuildRequest.from_json(request.to_json()) == request
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_build_sets_what_was_asked_for_and_tells_its_progress(add, tmp_path, tf32):
+    file = add("relu", onnx_models.relu())
+    said: list[str] = []
+
+    build_engine(fake_tensorrt, request_for(tmp_path, file, tf32=tf32), said.append)
+
+    config = fake_tensorrt.Builder.built
+    assert (fake_tensorrt.BuilderFlag.TF32 in config._flags) == tf32
+    assert config._pools == {fake_tensorrt.MemoryPoolType.WORKSPACE: 1 << 28}
+    assert len(config._profiles) == 1
+    assert said == ["parsing", "building, Tactic selection", "building, Tactic selection 1/2"]
+    assert (tmp_path / "timings").read_bytes() == b"timings of Fake GPU"
+
+
+@pytest.mark.parametrize("kept", [b"timings of Fake GPU", b"timings of another GPU", b"\0"])
+def test_timings_of_another_gpu_are_not_used(add, tmp_path, kept):
+    file = add("relu", onnx_models.relu())
+    (tmp_path / "timings").write_bytes(kept)
+
+    build_engine(fake_tensorrt, request_for(tmp_path, file), lambda text: None)
+
+    attached = fake_tensorrt.Builder.built._timings
+    assert attached._content == (kept if kept == b"timings of Fake GPU" else b"")
+
+
+def test_an_operator_without_a_layer_is_named(add, tmp_path):
+    file = add("found", onnx_models.found_objects())
+
+    with pytest.raises(BuildError, match="NonZero: is not supported"):
+        build_engine(fake_tensorrt, request_for(tmp_path, file), lambda text: None)
+
+
+def test_a_build_that_fails_has_the_librarys_words(add, tmp_path):
+    file = add("relu", onnx_models.relu())
+
+    with pytest.raises(BuildError, match="could not find any implementation"):
+        build_engine(
+            fake_tensorrt, request_for(tmp_path, file, workspace_bytes=1), lambda text: None
+        )
+
+
+@pytest.fixture
+def fake_package(tmp_path, monkeypatch):
+    """A package `tensorrt` for other processes."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / "tensorrt.py").write_text("from tests.workers.fake_tensorrt import *\n")
+    checkout = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{checkout}")
+    return folder
+
+
+def test_a_build_in_a_process_of_its_own(add, tmp_path, fake_package):
+    file = add("relu", onnx_models.relu())
+    said: list[str] = []
+
+    build_apart(request_for(tmp_path, file), said.append)
+
+    assert "building, Tactic selection 1/2" in said
+    assert open_engine(fake_tensorrt, (tmp_path / "model.engine").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("raise ImportError('libnvinfer.so.10: cannot open')", "does not build it: libnvinfer"),
+        ("import os; os.abort()", "ended with status -6"),
+    ],
+)
+def test_a_build_that_dies_harms_nobody(add, tmp_path, fake_package, module, said):
+    file = add("relu", onnx_models.relu())
+    (fake_package / "tensorrt.py").write_text(module)
+
+    with pytest.raises(ModelLoadError, match=said):
+        build_apart(request_for(tmp_path, file), lambda text: None)
+
+
+def test_each_batch_size_is_captured_once_and_launched_from_then_on(add, load, gpu, open_session):
+    add("two", onnx_models.two_by_two(), "max_batch: 4\nvariants: {a: {file: model.onnx}}")
+    session = open_session(load("two"))
+    rng = np.random.default_rng(0)
+
+    for batch in (1, 4, 2, 1, 4, 2, 1):
+        a = rng.random((batch, 3), np.float32)
+        b = rng.integers(0, 9, (batch, 3), np.int32)
+        outputs = session.run({"a": a, "b": b})
+        assert list(outputs) == ["sum", "total"]
+        np.testing.assert_allclose(outputs["sum"], a + b)
+        np.testing.assert_allclose(outputs["total"], a.sum(axis=1), rtol=1e-6)
+
+    assert len(gpu.graphs) == 3
+    assert gpu.launches == 7
+    assert session.describe() == "tensorrt on gpu:0, 3 profiles, 3 CUDA graphs"
+
+
+def test_what_cannot_be_captured_is_enqueued(add, load, gpu, open_session, monkeypatch):
+    add("relu", onnx_models.relu())
+    monkeypatch.setattr(
+        gpu,
+        "cudaStreamBeginCapture",
+        lambda stream, mode: (Error.cudaErrorStreamCaptureUnsupported,),
+    )
+    monkeypatch.setattr(gpu, "cudaStreamEndCapture", lambda stream: pytest.fail("never began"))
+    session = open_session(load("relu"))
+
+    for value in (-1, 2):
+        x = np.full((2, 3), value, np.float32)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], np.maximum(x, 0))
+    assert gpu.launches == 0
+    assert "0 CUDA graphs" in session.describe()
+
+
+def test_outputs_outlive_the_next_run(add, load, open_session):
+    add("relu", onnx_models.relu())
+    session = open_session(load("relu"))
+
+    first = session.run({"x": np.full((1, 3), 1, np.float32)})["y"]
+    session.run({"x": np.full((1, 3), 2, np.float32)})
+
+    np.testing.assert_array_equal(first, [[1, 1, 1]])
+
+
+def test_many_shapes_do_not_take_ever_more_memory(add, load, gpu, open_session):
+    yaml = (
+        "max_batch: 2\nshape_ranges: {ids: {least: [1], most: [64]}}\n"
+        "variants: {a: {file: model.onnx}}"
+    )
+    add("ids", onnx_models.sequence(), yaml)
+    session = open_session(load("ids"))
+
+    for length in (*range(1, 41), 1):
+        ids = np.arange(2 * length).reshape(2, length)
+        np.testing.assert_array_equal(session.run({"ids": ids})["sum"], ids.sum(axis=1))
+
+    assert len(gpu.live_graphs) == 16
+    assert len(gpu.device) == 1 + 16 * 2
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.zeros((1, 3)), r"'x' as float64\[1, 3\]: the model takes float32"),
+        (np.zeros((1, 4), np.float32), r"'x' of \[1, 4\]: no profile of the engine covers"),
+        (np.zeros((33, 3), np.float32), "no profile of the engine covers"),
+        (np.zeros((0, 3), np.float32), "no profile of the engine covers"),
+    ],
+)
+def test_a_wrong_tensor_is_an_error_and_the_session_lives_on(add, load, open_session, x, said):
+    add("relu", onnx_models.relu())
+    session = open_session(load("relu"))
+
+    with pytest.raises(RunError, match=said):
+        session.run({"x": x})
+
+    np.testing.assert_array_equal(session.run({"x": np.ones((1, 3), np.float32)})["y"], [[1] * 3])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int16", "uint64"])
+def test_a_dtype_that_tensorrt_lacks_is_a_load_error(add, load, gpu, here, tmp_path, dtype):
+    add("passes", onnx_models.passes_on(dtype))
+    model = load("passes")
+    TensorRt().build(model, model.variants[0], GPU, tmp_path, lambda text: None)
+
+    with pytest.raises(ModelLoadError, match="'x'"):
+        TensorRt().load(model, model.variants[0], GPU, tmp_path)
+
+
+def test_a_full_gpu_is_an_error_with_cudas_words(add, load, gpu, open_session):
+    add("relu", onnx_models.relu(width=1000))
+    session = open_session(load("relu"))
+    session.run({"x": np.ones((1, 1000), np.float32)})
+    before = dict(gpu.device)
+    gpu.memory_bytes = gpu.used_bytes() + 5000
+
+    with pytest.raises(CudaError, match="cudaMalloc: cudaErrorMemoryAllocation, out of memory"):
+        session.run({"x": np.ones((2, 1000), np.float32)})
+
+    assert gpu.device == before
+
+
+def test_an_engine_that_is_damaged_is_a_load_error(gpu):
+    with pytest.raises(ModelLoadError, match="does not take the engine: magicTag does not match"):
+        open_engine(fake_tensorrt, b"not an engine")
+
+
+def test_a_library_that_is_too_old_says_so(monkeypatch, gpu):
+    monkeypatch.setattr(fake_tensorrt, "__version__", "8.6.1")
+
+    assert TensorRt().missing() == "tensorrt is 8.6.1, and 10.3 or later is needed"
+
+
+def test_what_is_missing_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+
+    assert "--system-site-packages" in (TensorRt().missing() or "")
+
+
+def test_a_host_builds_while_it_serves_and_keeps_the_engine(add, root, gpu, here, tmp_path):
+    add("relu", onnx_models.relu())
+    state = tmp_path / "state"
+    texts: list[str] = []
+
+    def start() -> DeviceHost:
+        return DeviceHost(GPU, root, state, 4, QUICK)
+
+    host = start()
+    (offer,) = host.prepare(lambda done, total, text: texts.append(text))
+
+    assert offer.runtime == "tensorrt"
+    assert any("tensorrt, building, Tactic selection" in text for text in texts)
+    (result,) = host.run("relu", "1", [{"x": np.array([-1, 0, 2], np.float32)}])
+    assert isinstance(result, dict)
+    assert result["y"].tolist() == [0, 0, 2]
+    host.close()
+
+    texts.clear()
+    host = start()
+    assert [offer.runtime for offer in host.prepare(lambda *step: texts.append(step[2]))]
+    assert texts[0] == "relu/1: tensorrt, as measured before"
+    host.close()
+
+    (engine,) = state.rglob("model.engine")
+    engine.write_bytes(engine.read_bytes() + b" ")
+    host = start()
+    assert [offer.runtime for offer in host.prepare()] == ["tensorrt"]
+    assert "model.engine is not as this box wrote it" in host.problems[0].reason
+    host.close()
+
+
+class NextBest(OnnxRuntime):
+    """A runtime for the GPU that serves at once, and slowly."""
+
+    name = "onnxruntime-cuda"
+    kinds = frozenset({"gpu"})
+
+    def load(self, model, variant, device, cache_dir):
+        session = super().load(model, variant, device, cache_dir)
+        run = session.run
+
+        def slowly(inputs):
+            time.sleep(0.05)
+            return run(inputs)
+
+        session.run = slowly  # type: ignore[method-assign]
+        return session
+
+
+def test_the_next_best_runtime_serves_while_an_engine_is_built(
+    add, root, gpu, here, tmp_path, monkeypatch
+):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setitem(RUNTIMES, "onnxruntime-cuda", NextBest)
+    add("relu", onnx_models.relu())
+    add("dense", onnx_models.dense())
+    device = replace(GPU, runtimes=("onnxruntime-cuda", "tensorrt"))
+    host = DeviceHost(device, root, tmp_path / "state", 2, QUICK)
+    x = {"x": np.array([-1, 0, 2], np.float32)}
+    answers: list[object] = []
+    build = vars(trt_runtime)["build_apart"]
+
+    def build_and_ask(request, tell):
+        answers.extend(host.run("relu", "1", [x]))
+        build(request, tell)
+
+    monkeypatch.setattr(trt_runtime, "build_apart", build_and_ask)
+    offers = [(offer.model, offer.runtime) for offer in host.prepare()]
+
+    assert offers == [
+        ("dense", "onnxruntime-cuda"),
+        ("relu", "onnxruntime-cuda"),
+        ("dense", "tensorrt"),
+        ("relu", "tensorrt"),
+    ]
+    assert len(answers) == 2
+    for answer in [*answers, *host.run("relu", "1", [x])]:
+        assert isinstance(answer, dict)
+        assert answer["y"].tolist() == [0, 0, 2]
+    assert host.problems == []
+    host.close()
+
+
+def test_a_build_that_fails_leaves_the_next_best_serving(
+    add, root, gpu, here, tmp_path, monkeypatch
+):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setitem(RUNTIMES, "onnxruntime-cuda", NextBest)
+    add("found", onnx_models.found_objects())
+    device = replace(GPU, runtimes=("onnxruntime-cuda", "tensorrt"))
+    host = DeviceHost(device, root, tmp_path / "state", 2, QUICK)
+
+    assert [offer.runtime for offer in host.prepare()] == ["onnxruntime-cuda"]
+    (problem,) = host.problems
+    assert problem.runtime == "tensorrt"
+    assert "failed to build: " in problem.reason
+    host.close()
+
+
+def test_an_answer_that_is_off_from_the_cpus_is_refused_with_its_numbers(
+    add, root, gpu, here, tmp_path, monkeypatch
+):
+    add("relu", onnx_models.relu())
+    right = fake_tensorrt.IExecutionContext._compute
+    monkeypatch.setattr(
+        fake_tensorrt.IExecutionContext,
+        "_compute",
+        lambda self, given: {n: a * np.float32(1.5) for n, a in right(self, given).items()},
+    )
+    host = DeviceHost(GPU, root, tmp_path / "state", 4, QUICK)
+
+    assert list(host.prepare()) == []
+    (problem,) = host.problems
+    assert problem.runtime == "tensorrt"
+    assert problem.reason.startswith("rejected: 'y' is off by 0.")
+    host.close()

@@ -1,0 +1,46 @@
+"""One variant of a model, and how its answers are judged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import xxhash
+
+from workers.agreement import tolerance_for
+from workers.model import Model, Tolerance, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A variant to try runtimes on."""
+
+    model: Model
+    variant: Variant
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.model.name}/{self.variant.name}"
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far its answers may lie apart."""
+        return tolerance_for(self.model, self.variant)
+
+    def key(self, max_batch: int) -> str:
+        """The variant's digest, with all else that its measurement depends on.
+
+        Args:
+            max_batch: The device's own limit on batches.
+        """
+        conditions = {
+            "precision": self.variant.precision,
+            "max_batch": min(self.model.max_batch, max_batch),
+            "tolerance": asdict(self.tolerance),
+            "shapes": dict(sorted(self.model.profile_shapes.items())),
+            "ranges": {name: asdict(r) for name, r in sorted(self.model.shape_ranges.items())},
+            "stateless": self.model.stateless,
+        }
+        text = json.dumps(conditions, sort_keys=True)
+        return f"{self.variant.digest}-{xxhash.xxh3_64(text.encode()).hexdigest()}"

@@ -1,0 +1,143 @@
+"""What runtimes compile, kept between starts, and used only as this box wrote it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import xxhash
+
+_MANIFEST = "sealed.json"
+_KEY_BYTES = 32
+_CHUNK_BYTES = 1 << 20
+
+
+class CompiledCache:
+    """A folder for each variant, runtime and device, sealed with a key of this box.
+
+    A compiled model is a program: one that another box made, or that has changed on the disk,
+    must not be loaded. So the files of a folder are listed with keyed digests, and a folder
+    with any other file is emptied.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Use a folder, which is made if absent."""
+        root.mkdir(parents=True, exist_ok=True)
+        self._root = root
+        self._key = _box_key(root / "box.key")
+        self._used: set[str] = set()
+
+    def folder(self, label: str, of: Mapping[str, str]) -> Path:
+        """The folder for what is compiled under conditions, made if absent.
+
+        Args:
+            label: Begins its name, for people; valid as part of a file name.
+            of: All that the compiled files depend on.
+        """
+        text = json.dumps(dict(of), sort_keys=True)
+        name = f"{label}-{xxhash.xxh3_128(text.encode()).hexdigest()}"
+        self._used.add(name)
+        path = self._root / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    def check(self, folder: Path) -> str | None:
+        """Empty a folder that is not as this box sealed it, and say so.
+
+        Returns:
+            What was wrong, or None.
+        """
+        files = [path for path in _files(folder) if path.name != _MANIFEST]
+        sealed = _read_manifest(folder / _MANIFEST)
+        if sealed is None:
+            fault = f"{len(files)} files without a seal of this box" if files else None
+        else:
+            fault = self._difference(files, sealed, folder)
+        if fault is not None:
+            _clear(folder)
+            return f"the compiled model in {folder} is not used and made again: {fault}"
+        return None
+
+    def seal(self, folder: Path) -> None:
+        """Vouch for the files that are in a folder now."""
+        digests = {
+            str(path.relative_to(folder)): self._digest(path)
+            for path in _files(folder)
+            if path.name != _MANIFEST
+        }
+        if not digests:
+            return
+        temporary = folder / f".{_MANIFEST}"
+        temporary.write_text(json.dumps(digests, indent=1), encoding="utf-8")
+        os.replace(temporary, folder / _MANIFEST)
+
+    def remove_unused(self, label: str) -> None:
+        """Remove the folders of a label that `folder` was not asked for since the start."""
+        for path in self._root.glob(f"{label}-*"):
+            if path.is_dir() and path.name not in self._used:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _difference(self, files: list[Path], sealed: Mapping[str, str], folder: Path) -> str | None:
+        found = {str(path.relative_to(folder)): path for path in files}
+        for name in sorted(found.keys() | sealed.keys()):
+            if name not in found:
+                return f"{name} is gone"
+            if name not in sealed or not hmac.compare_digest(
+                self._digest(found[name]), sealed[name]
+            ):
+                return f"{name} is not as this box wrote it"
+        return None
+
+    def _digest(self, path: Path) -> str:
+        digest = hashlib.blake2b(key=self._key, digest_size=32)
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+
+def _box_key(path: Path) -> bytes:
+    with contextlib.suppress(FileNotFoundError):
+        key = path.read_bytes()
+        if len(key) == _KEY_BYTES:
+            return key
+    # The workers of a box start together: one name wins, and all read it.
+    mine = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(mine, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(_KEY_BYTES))
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size != _KEY_BYTES:
+            path.unlink()
+    with contextlib.suppress(FileExistsError):
+        os.link(mine, path)
+    mine.unlink()
+    return path.read_bytes()
+
+
+def _read_manifest(path: Path) -> dict[str, str] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # A manifest that cannot be read vouches for nothing.
+        return None
+    if isinstance(content, dict) and all(isinstance(value, str) for value in content.values()):
+        return content
+    return None
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _clear(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()

@@ -1,0 +1,83 @@
+"""How much main memory a process may still take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from workers.model_files import weight_bytes
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """The memory that can still be had, in bytes; None where the kernel does not say.
+
+    It is what proc(5) calls `MemAvailable`, or what the process's control group has left, if
+    that is less (cgroup-v2.rst: `memory.max`, `memory.current`). Files that the group has cached
+    count as left, for the kernel drops them first.
+    """
+    limits = [left for folder in _own_groups(root) if (left := _left_in(folder)) is not None]
+    available = _meminfo(root)
+    if available is not None:
+        limits.append(available)
+    return min(limits, default=None)
+
+
+def lack_of_room(path: Path, available: int | None) -> str | None:
+    """Say that a model cannot fit into the memory that is left, or None.
+
+    Its files are the least that it takes: libraries keep the weights, if not twice.
+
+    Args:
+        path: The model file.
+        available: Bytes that are left, or None where nobody knows.
+    """
+    size = weight_bytes(path)
+    if available is None or size <= available:
+        return None
+    return (
+        f"too large for memory: the weights of '{path.name}' take {size / 1e6:,.1f} MB and "
+        f"{available / 1e6:,.1f} MB are left"
+    )
+
+
+def _meminfo(root: Path) -> int | None:
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return None
+
+
+def _own_groups(root: Path) -> Iterator[Path]:
+    """This process's control group of version 2 and those around it."""
+    mount = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        number, _, path = line.split(":", 2)
+        if number == "0":
+            folder = mount / path.lstrip("/")
+            yield folder
+            yield from (parent for parent in folder.parents if parent.is_relative_to(mount))
+
+
+def _left_in(folder: Path) -> int | None:
+    limit = _read(folder / "memory.max").strip()
+    current = _read(folder / "memory.current").strip()
+    if not limit.isdecimal() or not current.isdecimal():
+        return None
+    return max(0, int(limit) - int(current) + _cached(folder))
+
+
+def _cached(folder: Path) -> int:
+    for line in _read(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "inactive_file":
+            return int(value)
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        # Which of these files exist differs from box to box.
+        return ""

@@ -1,0 +1,182 @@
+"""CUDA's runtime API as far as it is needed here, through NVIDIA's cuda-python."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workers.device_options import CUDA_DEVICE
+from workers.runtimes.base import Array, one_line
+
+
+class CudaError(RuntimeError):
+    """A call of CUDA failed; the message has the call's name and CUDA's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """What compiled code for a GPU depends on.
+
+    Attributes:
+        name: What the driver calls the GPU.
+        compute_capability: Such as `8.7`.
+        driver: The newest CUDA version that the driver supports, such as `12.6`.
+        memory_bytes: Its memory; on a Tegra, that of the box.
+    """
+
+    name: str
+    compute_capability: str
+    driver: str
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        """All but the memory, for a fingerprint."""
+        return f"{self.name}, compute capability {self.compute_capability}, CUDA {self.driver}"
+
+
+class Cuda:
+    """The calls of the CUDA runtime, with errors as exceptions."""
+
+    def __init__(self, api: Any = None) -> None:
+        """Use `cuda.bindings.runtime`, or something that answers as it does.
+
+        Raises:
+            ImportError: cuda-python is not installed.
+        """
+        if api is None:
+            from cuda.bindings import runtime
+
+            api = runtime
+        self._api = api
+
+    def fault(self) -> str | None:
+        """Why no GPU can be had, or None."""
+        try:
+            count = self._call("cudaGetDeviceCount")
+        except CudaError as error:
+            return str(error)
+        return None if count > CUDA_DEVICE else "CUDA finds no GPU"
+
+    def identity(self) -> GpuIdentity:
+        """Which GPU this is."""
+        properties = self._call("cudaGetDeviceProperties", CUDA_DEVICE)
+        name = properties.name
+        version = int(self._call("cudaDriverGetVersion"))
+        return GpuIdentity(
+            name=name.decode() if isinstance(name, bytes) else str(name),
+            compute_capability=f"{properties.major}.{properties.minor}",
+            driver=f"{version // 1000}.{version % 1000 // 10}",
+            memory_bytes=int(properties.totalGlobalMem),
+        )
+
+    def free_bytes(self) -> int:
+        """The GPU memory that can still be had, in bytes."""
+        free, _ = self._call("cudaMemGetInfo")
+        return int(free)
+
+    def create_stream(self) -> Any:
+        """A stream that does not wait for the default one."""
+        self._call("cudaSetDevice", CUDA_DEVICE)
+        return self._call("cudaStreamCreateWithFlags", self._api.cudaStreamNonBlocking)
+
+    def destroy_stream(self, stream: Any) -> None:
+        """Free a stream."""
+        self._call("cudaStreamDestroy", stream)
+
+    def synchronize(self, stream: Any) -> None:
+        """Wait until all that was put on a stream is done."""
+        self._call("cudaStreamSynchronize", stream)
+
+    def allocate(self, size_bytes: int) -> int:
+        """The address of GPU memory."""
+        return int(self._call("cudaMalloc", size_bytes))
+
+    def free(self, address: int) -> None:
+        """Give GPU memory back."""
+        self._call("cudaFree", address)
+
+    def allocate_pinned(self, size_bytes: int) -> int:
+        """The address of main memory that the GPU can copy from and to by itself."""
+        return int(self._call("cudaHostAlloc", size_bytes, self._api.cudaHostAllocDefault))
+
+    def free_pinned(self, address: int) -> None:
+        """Give pinned memory back."""
+        self._call("cudaFreeHost", address)
+
+    def copy_in(self, device: int, host: int, size_bytes: int, stream: Any) -> None:
+        """Put a copy from pinned memory to the GPU on a stream."""
+        kind = self._api.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._call("cudaMemcpyAsync", device, host, size_bytes, kind, stream)
+
+    def copy_out(self, host: int, device: int, size_bytes: int, stream: Any) -> None:
+        """Put a copy from the GPU to pinned memory on a stream."""
+        kind = self._api.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._call("cudaMemcpyAsync", host, device, size_bytes, kind, stream)
+
+    def begin_capture(self, stream: Any) -> None:
+        """Record what is put on a stream, by this thread, instead of doing it."""
+        mode = self._api.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        self._call("cudaStreamBeginCapture", stream, mode)
+
+    def end_capture(self, stream: Any) -> Any:
+        """What was recorded, ready to be launched."""
+        graph = self._call("cudaStreamEndCapture", stream)
+        try:
+            return self._call("cudaGraphInstantiate", graph, 0)
+        finally:
+            self._call("cudaGraphDestroy", graph)
+
+    def launch(self, graph: Any, stream: Any) -> None:
+        """Put a recorded graph on a stream."""
+        self._call("cudaGraphLaunch", graph, stream)
+
+    def destroy_graph(self, graph: Any) -> None:
+        """Free a recorded graph."""
+        self._call("cudaGraphExecDestroy", graph)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            error, *values = getattr(self._api, name)(*arguments)
+        except RuntimeError as missing:  # cuda-python finds the libraries when it first needs them
+            raise CudaError(f"{name}: {one_line(missing)}") from missing
+        if int(error) != 0:
+            raise CudaError(f"{name}: {self._words(error)}")
+        if not values:
+            return None
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _words(self, error: Any) -> str:
+        _, name = self._api.cudaGetErrorName(error)
+        _, text = self._api.cudaGetErrorString(error)
+        return f"{_text(name)}, {_text(text)}"
+
+
+def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Main memory at an address, as an array that does not own it."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    buffer = (ctypes.c_byte * size).from_address(address)
+    return np.frombuffer(buffer, dtype).reshape(shape)
+
+
+def gpu_fault() -> str | None:
+    """Why this process can use no NVIDIA GPU, or None."""
+    try:
+        return Cuda().fault()
+    except ImportError as error:
+        return f"cuda-python cannot be imported ({error}); pip install 'laxity[gpu]'"
+
+
+def gpu_identity() -> GpuIdentity:
+    """The one GPU that this process sees.
+
+    Raises:
+        CudaError: There is none.
+    """
+    return Cuda().identity()
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

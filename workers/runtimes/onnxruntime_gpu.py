@@ -1,0 +1,247 @@
+"""ONNX Runtime on NVIDIA's GPUs, with the CUDA or the TensorRT execution provider."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workers.device_options import CUDA_DEVICE, device_options
+from workers.model import Model, Variant
+from workers.runtimes.base import (
+    Array,
+    DeviceSpec,
+    ModelLoadError,
+    RunError,
+    Tell,
+    check_names,
+    shape_of,
+    thread_count,
+)
+from workers.runtimes.cuda import gpu_fault, gpu_identity
+from workers.runtimes.onnxruntime import (
+    OnnxRuntime,
+    open_session,
+    require_tensors,
+    session_options,
+)
+from workers.runtimes.shape_plan import plan_profiles, spell_profiles
+
+CUDA_PROVIDER = "CUDAExecutionProvider"
+TENSORRT_PROVIDER = "TensorrtExecutionProvider"
+
+_MAX_SHAPES = 16
+"""So many input shapes keep their memory on the GPU; the ladder of batches needs about six."""
+
+
+class OnnxRuntimeCuda:
+    """Loads `.onnx` files with the CUDA execution provider."""
+
+    name = "onnxruntime-cuda"
+    kinds = frozenset({"gpu"})
+    suffixes = frozenset({".onnx"})
+    provider = CUDA_PROVIDER
+
+    def missing(self) -> str | None:
+        """Why this build of the library has no such provider, or None."""
+        missing = OnnxRuntime().missing()
+        if missing is not None:
+            return missing
+        import onnxruntime
+
+        found = onnxruntime.get_available_providers()
+        if self.provider in found:
+            return None
+        return (
+            f"this onnxruntime has {', '.join(found)} and no {self.provider}; uninstall "
+            "onnxruntime, then pip install 'laxity[gpu]'"
+        )
+
+    def unreachable(self, device: DeviceSpec) -> str | None:
+        """Why no NVIDIA GPU can be had, or None."""
+        return gpu_fault()
+
+    def processor(self, device: DeviceSpec) -> str | None:
+        """The GPU and its driver."""
+        return str(gpu_identity())
+
+    def version(self) -> str:
+        """The library's version."""
+        return OnnxRuntime().version()
+
+    def load(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
+    ) -> BoundSession:
+        """Load a variant; see `Runtime.load`.
+
+        A model with a node that the GPU cannot run is refused: a session that computes on the
+        CPU too would spoil the CPU's own measurements, and its name would lie.
+        """
+        options = session_options(threads=thread_count(device) or 1)
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        providers = self.providers(model, variant, device, cache_dir)
+        session = open_session(variant.path, options, providers)
+        if self.provider not in session.get_providers():
+            raise ModelLoadError(
+                f"onnxruntime could not start {self.provider}: its CUDA libraries are not those "
+                "that this build needs, or cannot be found"
+            )
+        require_tensors(session, model)
+        max_batch = 1 if variant.fixed_batch else model.max_batch
+        return BoundSession(session, model, max_batch, f"{self.name} on {device.id}")
+
+    def providers(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
+    ) -> list[Any]:
+        """The execution providers with their options, the preferred one first."""
+        return [(CUDA_PROVIDER, cuda_options(device))]
+
+
+class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
+    """Loads `.onnx` files with the TensorRT execution provider, and CUDA for the rest."""
+
+    name = "onnxruntime-tensorrt"
+    provider = TENSORRT_PROVIDER
+
+    def version(self) -> str:
+        """The library's version, and TensorRT's, whose engines are kept."""
+        return f"{super().version()} with TensorRT {_tensorrt_version()}"
+
+    def is_built(self, cache_dir: Path) -> bool:
+        """Whether the provider has left engines; see `Builder.is_built`."""
+        return any(cache_dir.glob("*.engine"))
+
+    def build(
+        self,
+        model: Model,
+        variant: Variant,
+        device: DeviceSpec,
+        cache_dir: Path,
+        tell: Tell,
+    ) -> None:
+        """Compile by loading once: the provider keeps its engines; see `Builder.build`."""
+        tell("building engines")
+        self.load(model, variant, device, cache_dir).close()
+
+    def providers(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
+    ) -> list[Any]:
+        """TensorRT's provider, and CUDA's for the nodes that TensorRT has no layer for."""
+        profiles = plan_profiles(model, variant, model.max_batch)
+        options = {
+            "device_id": str(CUDA_DEVICE),
+            "trt_engine_cache_enable": "1",
+            "trt_engine_cache_path": str(cache_dir),
+            "trt_timing_cache_enable": "1",
+            "trt_timing_cache_path": str(cache_dir),
+            "trt_fp16_enable": "1" if variant.precision == "fp16" else "0",
+            "trt_profile_min_shapes": spell_profiles(profiles, "least"),
+            "trt_profile_opt_shapes": spell_profiles(profiles, "best"),
+            "trt_profile_max_shapes": spell_profiles(profiles, "most"),
+        }
+        return [(TENSORRT_PROVIDER, options), (CUDA_PROVIDER, cuda_options(device))]
+
+
+class _Bound(NamedTuple):
+    """Memory for the inputs of one set of shapes, and what binds it to the session."""
+
+    binding: Any
+    values: dict[str, Any]
+
+
+class BoundSession:
+    """A session whose inputs and outputs have their place in a device's memory.
+
+    Without that the library would allocate for each run, and copy with the default stream.
+    """
+
+    def __init__(
+        self, session: Any, model: Model, max_batch: int, label: str, memory: str = "cuda"
+    ) -> None:
+        """Hold an `InferenceSession`; `memory` is the kind of device that its tensors are on."""
+        self.max_batch = max_batch
+        self._session = session
+        self._specs = {spec.name: np.dtype(spec.dtype) for spec in model.signature.inputs}
+        self._names = tuple(self._specs)
+        self._outputs = [spec.name for spec in model.signature.outputs]
+        self._label = label
+        self._memory = memory
+        self._bound: OrderedDict[tuple[tuple[int, ...], ...], _Bound] = OrderedDict()
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch; see `Session.run`."""
+        check_names(inputs, self._names)
+        for name, dtype in self._specs.items():
+            if inputs[name].dtype != dtype:
+                raise RunError(f"'{name}' as {shape_of(inputs[name])}: the model takes {dtype}")
+        if any(array.size == 0 for array in inputs.values()):
+            # There is no memory to bind an empty tensor to.
+            arrays = self._session.run(self._outputs, dict(inputs))
+            return dict(zip(self._outputs, map(np.asarray, arrays), strict=True))
+        bound = self._bind(inputs)
+        for name, value in bound.values.items():
+            value.update_inplace(np.ascontiguousarray(inputs[name]))
+        self._session.run_with_iobinding(bound.binding)
+        arrays = bound.binding.copy_outputs_to_cpu()
+        return dict(zip(self._outputs, map(np.asarray, arrays), strict=True))
+
+    def close(self) -> None:
+        """Free the session and its memory on the device."""
+        self._bound.clear()
+        self._session = None
+
+    def describe(self) -> str:
+        """Say what runs where."""
+        return f"{self._label}, {', '.join(self._session.get_providers())}"
+
+    def _bind(self, inputs: Mapping[str, Array]) -> _Bound:
+        shapes = tuple(inputs[name].shape for name in self._names)
+        bound = self._bound.get(shapes)
+        if bound is None:
+            bound = self._bound[shapes] = self._make(inputs)
+            if len(self._bound) > _MAX_SHAPES:
+                self._bound.popitem(last=False)
+        self._bound.move_to_end(shapes)
+        return bound
+
+    def _make(self, inputs: Mapping[str, Array]) -> _Bound:
+        import onnxruntime
+
+        binding = self._session.io_binding()
+        values = {}
+        for name, dtype in self._specs.items():
+            value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+                list(inputs[name].shape), dtype.type, self._memory, CUDA_DEVICE
+            )
+            binding.bind_ortvalue_input(name, value)
+            values[name] = value
+        for name in self._outputs:
+            # Without a shape, so that the library allocates it as large as it turns out.
+            binding.bind_output(name, self._memory, CUDA_DEVICE)
+        return _Bound(binding, values)
+
+
+def cuda_options(device: DeviceSpec) -> dict[str, str]:
+    """The options of the CUDA execution provider, as onnxruntime.ai documents them."""
+    options = device_options(device)
+    found = {
+        "device_id": str(CUDA_DEVICE),
+        # Grown by powers of two, one model would take memory that the next one needs.
+        "arena_extend_strategy": "kSameAsRequested",
+        "use_tf32": "1" if options.tf32 else "0",
+    }
+    if options.gpu_memory_mb is not None:
+        found["gpu_mem_limit"] = str(options.gpu_memory_mb * 10**6)
+    return found
+
+
+def _tensorrt_version() -> str:
+    try:
+        import tensorrt
+    except ImportError:
+        # The provider loads the library by itself, which need not come with its Python module.
+        return "of the system"
+    return str(tensorrt.__version__)

@@ -1,0 +1,377 @@
+"""NVIDIA's TensorRT, used natively: 10 and 11 alike."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workers.device_options import device_options
+from workers.model import Model, Variant
+from workers.runtimes.base import (
+    Array,
+    DeviceSpec,
+    ModelLoadError,
+    RunError,
+    Tell,
+    check_names,
+    one_line,
+    shape_of,
+)
+from workers.runtimes.cuda import Cuda, CudaError, array_at, gpu_fault, gpu_identity
+from workers.runtimes.shape_plan import Profile, plan_profiles, profile_for
+from workers.runtimes.tensorrt_build import BuildRequest, build_apart
+
+ENGINE = "model.engine"
+_MIN_VERSION = (10, 3)
+"""JetPack 6.1's; it has all that is used here."""
+
+_MAX_LANES = 16
+"""So many input shapes keep their memory and their CUDA graph."""
+
+_WORKSPACE_SHARE = 0.25
+"""Of the GPU's memory, for a layer's scratch space while an engine is built."""
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class TensorRt:
+    """Loads `.onnx` files by building an engine for the GPU at hand."""
+
+    name = "tensorrt"
+    kinds = frozenset({"gpu"})
+    suffixes = frozenset({".onnx"})
+
+    def missing(self) -> str | None:
+        """Why the library cannot be imported, or None."""
+        try:
+            import tensorrt
+        except ImportError as error:
+            return (
+                f"tensorrt cannot be imported ({error}); on a Jetson make the venv with "
+                "--system-site-packages, elsewhere pip install 'laxity[tensorrt]'"
+            )
+        except OSError as error:  # its module loads its libraries by path
+            return f"tensorrt's libraries cannot be loaded: {one_line(error)}"
+        found = tuple(int(part) for part in str(tensorrt.__version__).split(".")[:2])
+        if found < _MIN_VERSION:
+            wanted = ".".join(map(str, _MIN_VERSION))
+            return f"tensorrt is {tensorrt.__version__}, and {wanted} or later is needed"
+        return None
+
+    def unreachable(self, device: DeviceSpec) -> str | None:
+        """Why no NVIDIA GPU can be had, or None."""
+        return gpu_fault()
+
+    def processor(self, device: DeviceSpec) -> str | None:
+        """The GPU and its driver, which engines are made for."""
+        return str(gpu_identity())
+
+    def version(self) -> str:
+        """The library's version."""
+        import tensorrt
+
+        return str(tensorrt.__version__)
+
+    def is_built(self, cache_dir: Path) -> bool:
+        """Whether there is an engine; see `Builder.is_built`."""
+        return (cache_dir / ENGINE).is_file()
+
+    def build(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path, tell: Tell
+    ) -> None:
+        """Build an engine; see `Builder.build`."""
+        version = self.version()
+        request = BuildRequest(
+            model=str(variant.path),
+            engine=str(cache_dir / ENGINE),
+            timing_cache=str(cache_dir.parent / f"tensorrt-{version}.timings"),
+            profiles=tuple(plan_profiles(model, variant, model.max_batch)),
+            workspace_bytes=int(gpu_identity().memory_bytes * _WORKSPACE_SHARE),
+            tf32=device_options(device).tf32,
+        )
+        build_apart(request, tell)
+
+    def load(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
+    ) -> TensorRtSession:
+        """Load the engine that `build` has left; see `Runtime.load`.
+
+        The host loads nothing from a folder that this box has not sealed: an engine is a program.
+        """
+        import tensorrt
+
+        path = cache_dir / ENGINE
+        if not path.is_file():
+            raise ModelLoadError(f"there is no engine in {cache_dir} yet")
+        profiles = plan_profiles(model, variant, model.max_batch)
+        max_batch = 1 if variant.fixed_batch else model.max_batch
+        engine = open_engine(tensorrt, path.read_bytes())
+        return TensorRtSession(tensorrt, Cuda(), engine, model, profiles, max_batch, device.id)
+
+
+def open_engine(trt: Any, content: bytes) -> Any:
+    """Deserialise an engine.
+
+    Raises:
+        ModelLoadError: It is not for this GPU or version, or damaged.
+    """
+    said: list[str] = []
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
+                said.append(message)
+
+    logger = Logger()
+    try:
+        runtime = trt.Runtime(logger)
+        engine = runtime.deserialize_cuda_engine(content)
+    except (TypeError, RuntimeError) as error:  # what its bindings make of a null pointer
+        said.append(one_line(error))
+        engine = None
+    if engine is None:
+        reason = one_line(RuntimeError(said[-1])) if said else "it gave no reason"
+        raise ModelLoadError(f"TensorRT does not take the engine: {reason}")
+    return Engine(engine, runtime, logger)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine with what has to outlive it."""
+
+    engine: Any
+    runtime: Any
+    logger: Any
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """One input or output of a lane: its place in main memory and on the GPU."""
+
+    name: str
+    host: Array
+    host_address: int
+    device_address: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """All that a run with one set of input shapes needs, made once.
+
+    An execution context of its own, because NVIDIA advises one for each captured graph.
+    """
+
+    context: Any
+    inputs: list[_Tensor]
+    outputs: list[_Tensor]
+    graph: Any = None
+    closers: list[Callable[[], None]] = field(default_factory=list)
+
+
+class TensorRtSession:
+    """A variant as a TensorRT engine, with pinned buffers and a CUDA graph for each batch size."""
+
+    def __init__(
+        self,
+        trt: Any,
+        cuda: Cuda,
+        engine: Engine,
+        model: Model,
+        profiles: list[Profile],
+        max_batch: int,
+        device_id: str,
+    ) -> None:
+        """Hold an engine whose tensors are those of the model's signature.
+
+        Raises:
+            ModelLoadError: They are not, or one has to lie in main memory.
+            CudaError: The GPU has no room for the engine's scratch space.
+        """
+        self.max_batch = max_batch
+        self._trt = trt
+        self._cuda = cuda
+        self._engine: Engine | None = engine
+        self._profiles = profiles
+        self._device_id = device_id
+        self._dtypes = _dtypes(trt, engine.engine, model)
+        self._names = tuple(spec.name for spec in model.signature.inputs)
+        self._outputs = tuple(spec.name for spec in model.signature.outputs)
+        self._stream = cuda.create_stream()
+        # One run at a time, so the lanes can share it.
+        self._scratch_bytes = int(engine.engine.device_memory_size_v2)
+        self._scratch = cuda.allocate(max(self._scratch_bytes, 1))
+        self._lanes: OrderedDict[Shapes, _Lane] = OrderedDict()
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch; see `Session.run`."""
+        check_names(inputs, self._names)
+        for name in self._names:
+            if inputs[name].dtype != self._dtypes[name]:
+                found = shape_of(inputs[name])
+                raise RunError(f"'{name}' as {found}: the model takes {self._dtypes[name]}")
+        lane = self._lane(tuple(inputs[name].shape for name in self._names))
+        for tensor in lane.inputs:
+            np.copyto(tensor.host, inputs[tensor.name])
+        try:
+            self._launch(lane)
+            self._cuda.synchronize(self._stream)
+        except CudaError as error:
+            raise RunError(f"tensorrt: {error}") from error
+        # Copied, because the next run of this lane writes to the same memory.
+        return {tensor.name: tensor.host.copy() for tensor in lane.outputs}
+
+    def close(self) -> None:
+        """Free the lanes, the scratch space, the stream and the engine."""
+        while self._lanes:
+            _, lane = self._lanes.popitem()
+            _close(lane)
+        if self._engine is not None:
+            self._cuda.free(self._scratch)
+            self._cuda.destroy_stream(self._stream)
+        self._engine = None
+
+    def describe(self) -> str:
+        """Say what runs where."""
+        graphs = sum(lane.graph is not None for lane in self._lanes.values())
+        return (
+            f"tensorrt on {self._device_id}, {len(self._profiles)} profiles, {graphs} CUDA graphs"
+        )
+
+    def _launch(self, lane: _Lane) -> None:
+        if lane.graph is not None:
+            self._cuda.launch(lane.graph, self._stream)
+        else:
+            self._enqueue(lane)
+
+    def _enqueue(self, lane: _Lane) -> None:
+        for tensor in lane.inputs:
+            self._cuda.copy_in(
+                tensor.device_address, tensor.host_address, tensor.size_bytes, self._stream
+            )
+        if not lane.context.execute_async_v3(int(self._stream)):
+            raise RunError("tensorrt could not enqueue the run")
+        for tensor in lane.outputs:
+            self._cuda.copy_out(
+                tensor.host_address, tensor.device_address, tensor.size_bytes, self._stream
+            )
+
+    def _lane(self, shapes: Shapes) -> _Lane:
+        lane = self._lanes.get(shapes)
+        if lane is None:
+            lane = self._open_lane(dict(zip(self._names, shapes, strict=True)))
+            self._lanes[shapes] = lane
+            if len(self._lanes) > _MAX_LANES:
+                _, oldest = self._lanes.popitem(last=False)
+                _close(oldest)
+        self._lanes.move_to_end(shapes)
+        return lane
+
+    def _open_lane(self, shapes: dict[str, tuple[int, ...]]) -> _Lane:
+        profile = profile_for(self._profiles, shapes)
+        if profile is None or self._engine is None:
+            given = ", ".join(f"'{name}' of {list(shape)}" for name, shape in shapes.items())
+            raise RunError(f"{given}: no profile of the engine covers these shapes")
+        lane = _Lane(self._context(profile, shapes), [], [])
+        try:
+            for name in self._names:
+                lane.inputs.append(self._place(lane, name, shapes[name]))
+            for name in self._outputs:
+                shape = tuple(int(dim) for dim in lane.context.get_tensor_shape(name))
+                if min(shape, default=0) < 0:
+                    raise RunError(f"output '{name}' has a shape that depends on the data")
+                lane.outputs.append(self._place(lane, name, shape))
+            self._capture(lane)
+        except BaseException:
+            _close(lane)
+            raise
+        return lane
+
+    def _context(self, profile: int, shapes: dict[str, tuple[int, ...]]) -> Any:
+        if self._engine is None:
+            raise RunError("the session is closed")
+        strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        context = self._engine.engine.create_execution_context(strategy)
+        if context is None:
+            raise RunError("tensorrt has no room for another execution context")
+        context.set_device_memory(self._scratch, self._scratch_bytes)
+        context.set_optimization_profile_async(profile, int(self._stream))
+        self._cuda.synchronize(self._stream)
+        for name, shape in shapes.items():
+            if not context.set_input_shape(name, shape):
+                raise RunError(f"tensorrt does not take '{name}' of {list(shape)}")
+        unknown = context.infer_shapes()
+        if unknown:
+            raise RunError(f"tensorrt cannot tell the shapes of {', '.join(unknown)}")
+        return context
+
+    def _place(self, lane: _Lane, name: str, shape: tuple[int, ...]) -> _Tensor:
+        dtype = self._dtypes[name]
+        size = int(np.prod(shape)) * dtype.itemsize
+        # An address even for an empty tensor: TensorRT takes no null.
+        device = self._cuda.allocate(max(size, 1))
+        lane.closers.append(lambda: self._cuda.free(device))
+        host = self._cuda.allocate_pinned(max(size, 1))
+        lane.closers.append(lambda: self._cuda.free_pinned(host))
+        if not lane.context.set_tensor_address(name, device):
+            raise RunError(f"tensorrt does not take an address for '{name}'")
+        array = array_at(host, shape, dtype) if size else np.empty(shape, dtype)
+        return _Tensor(name, array, host, device, size)
+
+    def _capture(self, lane: _Lane) -> None:
+        """Record a run as a CUDA graph, where the engine lets itself be recorded.
+
+        The run before it brings the context's state up to date, as NVIDIA asks for. Engines
+        with loops or conditions cannot be recorded, and are enqueued afresh for each run.
+        """
+        for tensor in lane.inputs:
+            ctypes.memset(tensor.host_address, 0, tensor.size_bytes)
+        self._enqueue(lane)
+        self._cuda.synchronize(self._stream)
+        try:
+            self._cuda.begin_capture(self._stream)
+            try:
+                self._enqueue(lane)
+            finally:
+                graph = self._cuda.end_capture(self._stream)
+        except (CudaError, RunError):
+            return
+        lane.graph = graph
+        lane.closers.append(lambda: self._cuda.destroy_graph(graph))
+
+
+def _close(lane: _Lane) -> None:
+    while lane.closers:
+        lane.closers.pop()()
+    lane.context = None
+
+
+def _dtypes(trt: Any, engine: Any, model: Model) -> dict[str, np.dtype[Any]]:
+    """The tensors' dtypes, which have to be those of the signature."""
+    found = {engine.get_tensor_name(i) for i in range(engine.num_io_tensors)}
+    dtypes = {}
+    for spec in model.signature.inputs + model.signature.outputs:
+        if spec.name not in found:
+            raise ModelLoadError(f"tensorrt finds no tensor {spec.name}")
+        if engine.get_tensor_location(spec.name) != trt.TensorLocation.DEVICE:
+            raise ModelLoadError(
+                f"'{spec.name}' decides shapes, and TensorRT wants it in main memory; make it a "
+                "constant of the model"
+            )
+        try:
+            dtype = np.dtype(trt.nptype(engine.get_tensor_dtype(spec.name)))
+        except TypeError as error:  # of formats that NumPy lacks, such as fp8
+            raise ModelLoadError(f"'{spec.name}': {one_line(error)}") from error
+        if dtype != np.dtype(spec.dtype):
+            raise ModelLoadError(f"TensorRT has '{spec.name}' as {dtype}, the file {spec.dtype}")
+        dtypes[spec.name] = dtype
+    return dtypes

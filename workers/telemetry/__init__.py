@@ -1,0 +1,41 @@
+"""What a device does, uses and draws, from the files and libraries that tell it cheaply."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from workers.runtimes.base import DeviceSpec
+from workers.telemetry.cpu import CpuProbe
+from workers.telemetry.intel import IntelGpuProbe, IntelNpuProbe
+from workers.telemetry.nvidia import NvmlProbe, nvml_probe
+from workers.telemetry.reading import Reading
+from workers.telemetry.tegra import TegraGpuProbe, is_tegra
+
+__all__ = ["NvmlProbe", "Probe", "Reading", "probe_for"]
+
+
+class Probe(Protocol):
+    """Reads one device."""
+
+    def read(self) -> Reading:
+        """What can be told now; rates are over the time since the call before."""
+        ...
+
+
+def probe_for(device: DeviceSpec, root: Path = Path("/")) -> Probe:
+    """The probe of a device.
+
+    Args:
+        device: The device.
+        root: Where `/proc` and `/sys` are found.
+    """
+    if device.kind == "npu":
+        return IntelNpuProbe(root)
+    if device.kind == "cpu" or "emulated" in device.runtimes:
+        return CpuProbe(device.cores, root)
+    if is_tegra(root):
+        return TegraGpuProbe(root)
+    if device.runtimes == ("openvino",):
+        return IntelGpuProbe(root)
+    return nvml_probe(device) or IntelGpuProbe(root)

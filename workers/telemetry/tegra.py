@@ -1,0 +1,136 @@
+"""NVIDIA's Jetson boards: their GPU, thermal zones, power rails and power models.
+
+The files are those of NVIDIA's Jetson Linux Developer Guide 36, "Jetson Orin Nano Series, Jetson
+Orin NX Series and Jetson AGX Orin Series" (power rails, power models, over-current events), and of
+the kernel's hwmon/ina3221.rst and thermal/sysfs-api.rst. Which rails there are differs from board
+to board: Orin Nano and NX have VDD_IN for all of the module, AGX Orin has no such rail.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from workers.telemetry.reading import (
+    ClockNs,
+    Reading,
+    cooled_by_slowing,
+    hottest,
+    number_of,
+    text_of,
+)
+
+_LOADS = (
+    "sys/devices/platform/gpu.0/load",
+    "sys/devices/platform/bus@0/17000000.gpu/load",
+    "sys/devices/platform/17000000.gpu/load",
+    "sys/devices/gpu.0/load",
+)
+_WHOLE_BOARD = "VDD_IN"
+
+
+def is_tegra(root: Path) -> bool:
+    """Whether the box has one of NVIDIA's systems on a chip, by its device tree."""
+    return "nvidia,tegra" in (text_of(root / "proc/device-tree/compatible") or "")
+
+
+def nvp_model(root: Path) -> str | None:
+    """The power model that nvpmodel has set, such as `pmode:0002`; None elsewhere."""
+    return text_of(root / "var/lib/nvpmodel/status")
+
+
+def rails(root: Path) -> Iterator[tuple[str, float]]:
+    """Names of the INA3221 sensors' rails and the watts they carry.
+
+    By hwmon/ina3221.rst: millivolts in `in<n>_input`, milliamperes in `curr<n>_input`; the
+    channel of the shunts' sum is none.
+    """
+    for sensor in sorted((root / "sys/class/hwmon").glob("hwmon*")):
+        if text_of(sensor / "name") != "ina3221":
+            continue
+        for channel in (1, 2, 3):
+            label = text_of(sensor / f"in{channel}_label")
+            millivolts = number_of(sensor / f"in{channel}_input")
+            milliamperes = number_of(sensor / f"curr{channel}_input")
+            if label and label != "NC" and millivolts is not None and milliamperes is not None:
+                yield label, millivolts * milliamperes / 1e6
+
+
+def board_watts(root: Path) -> float | None:
+    """What a Jetson's module draws: its input rail, or the sum of the rails it has."""
+    found = dict(rails(root))
+    if _WHOLE_BOARD in found:
+        return found[_WHOLE_BOARD]
+    return sum(found.values()) if found else None
+
+
+def over_current_events(root: Path) -> int:
+    """How often the module was held back for drawing too much, since it was switched on.
+
+    Told for people; single events are common under load, and mark no profile stale.
+    """
+    counts = [
+        number_of(path) or 0
+        for sensor in (root / "sys/class/hwmon").glob("hwmon*")
+        if text_of(sensor / "name") == "soctherm_oc"
+        for path in sensor.glob("oc*_event_cnt")
+    ]
+    return sum(counts)
+
+
+class WattMeter:
+    """Adds a power sensor's readings up to an energy, between its own looks."""
+
+    def __init__(self, root: Path, clock_ns: ClockNs = time.monotonic_ns) -> None:
+        """Read a Jetson's rails below a root."""
+        self._root = root
+        self._clock_ns = clock_ns
+        self._joules = 0.0
+        self._read_ns: int | None = None
+
+    def read(self) -> tuple[float | None, float | None]:
+        """The watts now and the joules so far, or None for both."""
+        watts = board_watts(self._root)
+        if watts is None:
+            return None, None
+        now_ns = self._clock_ns()
+        if self._read_ns is not None:
+            self._joules += watts * (now_ns - self._read_ns) / 1e9
+        self._read_ns = now_ns
+        return watts, self._joules
+
+
+class TegraGpuProbe:
+    """Reads a Jetson's GPU, which shares the memory of its box."""
+
+    def __init__(self, root: Path = Path("/"), clock_ns: ClockNs = time.monotonic_ns) -> None:
+        """Read below a root."""
+        self._root = root
+        self._meter = WattMeter(root, clock_ns)
+
+    def read(self) -> Reading:
+        """See `Probe.read`."""
+        watts, joules = self._meter.read()
+        return Reading(
+            utilisation=self._load(),
+            temperature_c=hottest(self._root, ("gpu", "tj-thermal")),
+            clock_hz=self._clock_hz(),
+            power_w=watts,
+            energy_j=joules,
+            power_mode=nvp_model(self._root) or "unknown",
+            throttled=cooled_by_slowing(self._root, ("gpu", "devfreq")),
+        )
+
+    def _load(self) -> float | None:
+        for name in _LOADS:
+            per_mille = number_of(self._root / name)
+            if per_mille is not None:
+                return per_mille / 1000
+        return None
+
+    def _clock_hz(self) -> int | None:
+        for device in sorted((self._root / "sys/class/devfreq").glob("*")):
+            if device.name.endswith((".gpu", ".ga10b", ".gv11b")):
+                return number_of(device / "cur_freq")
+        return None
