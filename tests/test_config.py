@@ -24,7 +24,6 @@ from scheduler.config import (
     default_url,
     load_config,
     parse_address,
-    read_token,
 )
 
 
@@ -278,18 +277,3 @@ def test_the_state_folder_depends_on_who_runs_it(monkeypatch):
     assert default_state_dir() == Path("/home/ada/.cache/laxity")
     monkeypatch.setenv("LAXITY_STATE_DIR", "/srv/state")
     assert Config().state_dir == Path("/srv/state")
-
-
-def test_a_token_is_read_only_where_its_owner_alone_can(tmp_path):
-    path = tmp_path / "token"
-    with pytest.raises(ConfigError, match="can't be read"):
-        read_token(path)
-    path.write_text("0123456789abcdef\n")
-    path.chmod(0o644)
-    with pytest.raises(ConfigError, match="chmod 600"):
-        read_token(path)
-    path.chmod(0o600)
-    assert read_token(path) == "0123456789abcdef"
-    path.write_text("short")
-    with pytest.raises(ConfigError, match="holds 5 characters; a token has 16 or more"):
-        read_token(path)

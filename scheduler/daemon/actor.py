@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
-import sys
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -24,15 +23,15 @@ from scheduler.config import (
     Address,
     Config,
     ConfigError,
-    LogConfig,
     load_config,
-    read_token,
 )
 from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.daemon.logs import set_up_logging
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.policy_loading import load_policy
+from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
 
 T = TypeVar("T")
@@ -51,6 +50,7 @@ class SchedulerProcess:
         config_file: Where it came from, for `reload`; None if nowhere.
         links: The unix socket of each device's worker.
         cores: The CPU cores to run on; empty leaves that to the system.
+        door_socket: Where the doors in processes of their own reach it.
     """
 
     def __init__(
@@ -59,12 +59,13 @@ class SchedulerProcess:
         config_file: Path | None,
         links: Mapping[str, Path],
         cores: tuple[int, ...],
+        door_socket: Path,
     ) -> None:
         """Opens the doors; returns once they are open.
 
         Raises:
             OSError: A door's address can't be had.
-            ConfigError: The token can't be read.
+            ConfigError: The tokens can't be read.
         """
         set_up_logging(config.log)
         if cores:
@@ -76,7 +77,7 @@ class SchedulerProcess:
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True).start()
-        self._wait(self._open(links))
+        self._wait(self._open(links, door_socket))
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
@@ -101,7 +102,7 @@ class SchedulerProcess:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
 
-    async def _open(self, links: Mapping[str, Path]) -> None:
+    async def _open(self, links: Mapping[str, Path], door_socket: Path) -> None:
         config = self._config
         limits = config.limits
         policy = (config.policy.name, config.policy.options)
@@ -110,7 +111,7 @@ class SchedulerProcess:
         self._driver = Driver(policy, held, journal=self._journal)
         rules = DoorRules(
             site=config.site,
-            token=read_token(config.token_file) if config.token_file else None,
+            access=load_access(config.token_file, config.tenants_file),
             frames=FrameLimits(limits.header_kb * 1000, limits.body_mb * 10**6),
             connections=limits.connections,
             max_budget_ns=int(limits.max_budget_s * 1e9),
@@ -123,15 +124,21 @@ class SchedulerProcess:
             _bound(address, server)
             for address, server in zip(config.listen.native, self._servers, strict=True)
         ]
+        self._servers.append(await self._listen_unix(self._door.for_doors, str(door_socket)))
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer:
         if address.path is None:
             return await self._loop.create_server(self._door, address.host, address.port or 0)
+        return await self._listen_unix(self._door, address.path)
+
+    async def _listen_unix(
+        self, protocol: Callable[[], asyncio.BufferedProtocol], path: str
+    ) -> asyncio.AbstractServer:
         # A socket file left by a killed predecessor; the agent has made sure that nobody uses it.
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(address.path)
-        server = await self._loop.create_unix_server(self._door, address.path)
-        os.chmod(address.path, 0o600)
+            os.unlink(path)
+        server = await self._loop.create_unix_server(protocol, path)
+        os.chmod(path, 0o600)
         return server
 
     async def _reload(self) -> None:
@@ -139,6 +146,12 @@ class SchedulerProcess:
         if new.policy != self._config.policy:
             self._driver.swap_policy(new.policy.name, new.policy.options)
         self._config = new
+        try:
+            access = load_access(new.token_file, new.tenants_file)
+        except ConfigError as error:
+            log.error("tokens not taken over", error=str(error))
+            return
+        self._door.rules = replace(self._door.rules, access=access)
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
@@ -152,6 +165,7 @@ class SchedulerProcess:
             "draining": self._door.closing,
             "listening": self._addresses,
             "reading_bytes": self._door.reading_bytes,
+            "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,
             **self._driver.status(),
         }
@@ -213,22 +227,6 @@ def _bound(address: Address, server: asyncio.AbstractServer) -> str:
         return str(address)
     port = cast(asyncio.Server, server).sockets[0].getsockname()[1]
     return str(Address(address.scheme, host=address.host, port=port))
-
-
-def set_up_logging(config: LogConfig) -> None:
-    """Sends structured logs to stderr, as the configuration says."""
-    console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelName(config.level.upper())
-        ),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 SchedulerActor = cast(Any, ray.remote)(
