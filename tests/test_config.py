@@ -67,7 +67,7 @@ def test_the_example_is_valid_and_names_every_key():
     with resources.as_file(resources.files("configs") / "edge.yaml") as path:
         config = load_config(path)
     assert set(yaml.safe_load(text)) == set(Config.model_fields)
-    for section in ("listen", "limits", "profile", "journal", "log"):
+    for section in ("listen", "doors", "limits", "profile", "journal", "log"):
         assert set(yaml.safe_load(text)[section]) == set(getattr(Config(), section).model_dump())
     assert config.policy.options == {"quantile": 0.95}
     assert config.devices != "auto"
@@ -117,7 +117,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         "edge.yaml:9: limits.body-mb: unknown key; did you mean 'body_mb'?",
         "edge.yaml:10: drain_s: should be a finite number; got inf",
         "edge.yaml:11: log.level: should be 'debug', 'info', 'warning' or 'error'; got 'noisy'",
-        "edge.yaml:12: listen: should be a mapping with the keys native; got 'tcp://127.0.0.1:1'",
+        "edge.yaml:12: listen: should be a mapping with the keys native, http, grpc; got 'tcp://127.0.0.1:1'",
     ]
 
 
