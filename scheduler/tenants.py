@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +24,10 @@ LONGEST_TOKEN = 1024
 SHORTEST_TOKEN = 16
 
 _TOKEN_BYTES = 32
+_HASH_WANTED = (
+    f"{HASH_PREFIX} and 64 hex digits, as `laxity token` prints it; a token itself does not belong "
+    "into this file"
+)
 
 
 def new_token() -> str:
@@ -42,10 +47,7 @@ def hash_of(token: str) -> str:
 def _checked_hash(text: str) -> str:
     digits = text.removeprefix(HASH_PREFIX)
     if digits == text or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
-        raise ValueError(
-            f"should be {HASH_PREFIX} and 64 hex digits, as `laxity token` prints it; a token "
-            "itself does not belong into this file"
-        )
+        raise ValueError(f"should be {_HASH_WANTED}")
     return text
 
 
@@ -132,7 +134,7 @@ class TenantsFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    tenants: Annotated[tuple[Tenant, ...], Field(min_length=1)]
+    tenants: tuple[Tenant, ...]
     """Those who may come in; each with tokens or certificates."""
 
 
@@ -221,7 +223,10 @@ def read_tenants(path: Path) -> tuple[Tenant, ...]:
     try:
         tenants = TenantsFile.model_validate(data).tenants
     except ValidationError as error:
-        raise ConfigError(str(path), problems_of(error, TenantsFile, node)) from None
+        found = [_without_secrets(problem) for problem in problems_of(error, TenantsFile, node)]
+        raise ConfigError(str(path), found) from None
+    if not tenants:
+        raise ConfigError(str(path), [Problem("tenants", "names nobody, so nobody could come in")])
     problems = [
         Problem(f"tenants[{index}].name", f"{tenant.name!r} is taken")
         for index, tenant in enumerate(tenants)
@@ -230,6 +235,13 @@ def read_tenants(path: Path) -> tuple[Tenant, ...]:
     if problems:
         raise ConfigError(str(path), problems)
     return tenants
+
+
+def _without_secrets(problem: Problem) -> Problem:
+    """A problem whose message can't hold a token that was put in a hash's place."""
+    if ".tokens" not in problem.place:
+        return problem
+    return replace(problem, message=f"should be a list of hashes: {_HASH_WANTED}")
 
 
 def _read_token_hash(path: Path) -> str:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +42,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "gather/model.yaml").write_text(
         "variants: {only: {file: model.onnx}}\nruntimes: [onnxruntime]\n"
     )
-    shutil.copytree(Path(str(resources.files("configs"))) / "models/digits", root / "digits")
     save(slow(), root / "slow/model.onnx")
     (root / "slow/model.yaml").write_text("variants: {only: {file: model.onnx}}\nmax_batch: 1\n")
     (root / "broken/1").mkdir(parents=True)

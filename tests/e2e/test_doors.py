@@ -84,7 +84,7 @@ def latency_ms(agent: RunningAgent, model: str) -> float:
 def arrived(client: Client) -> int:
     """How many requests the box has ever been given."""
     status = client.status()
-    return int(status["held"]) + sum(status["outcomes"].values())
+    return int(status["held"] + sum(status["outcomes"].values()))
 
 
 # -- HTTP
