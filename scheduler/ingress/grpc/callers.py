@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -35,13 +35,16 @@ class Callers(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
         """Goes on, or answers with UNAUTHENTICATED."""
-        if self.access.required:
-            said = _metadata(handler_call_details.invocation_metadata).get("authorization")
-            if said is not None or not self._certificates:
-                try:
-                    tenant_of(self.access, said, ())
-                except LaxityError as error:
-                    return _refusing(error)
+        if not self.access.required:
+            return await continuation(handler_call_details)
+        said = _metadata(handler_call_details.invocation_metadata).get("authorization")
+        if said is None and self._certificates:
+            # Which certificate came with the connection is known with the call alone.
+            return _guarded(await continuation(handler_call_details), self.tenant)
+        try:
+            tenant_of(self.access, said, ())
+        except LaxityError as error:
+            return _refusing(error)
         return await continuation(handler_call_details)
 
     def tenant(self, context: Any) -> Tenant:
@@ -71,12 +74,45 @@ def _certificate_names(context: Any) -> tuple[str, ...]:
     return tuple(name.decode("utf-8", "replace") for kind in _NAMES for name in found.get(kind, ()))
 
 
-def _refusing(error: LaxityError) -> Any:
-    refusal = refusal_of(error)
-    status = getattr(grpc.StatusCode, refusal.grpc)
+def _guarded(handler: Any, tenant: Callable[[Any], Tenant]) -> Any:
+    """The same method, for callers alone who are known."""
+    if handler is None:
+        return None
 
+    async def check(context: Any) -> None:
+        try:
+            tenant(context)
+        except LaxityError as error:
+            await _abort(context, error)
+
+    async def one(request: Any, context: Any) -> Any:
+        await check(context)
+        return await (handler.unary_unary or handler.stream_unary)(request, context)
+
+    async def many(request: Any, context: Any) -> AsyncIterator[Any]:
+        await check(context)
+        async for answer in (handler.unary_stream or handler.stream_stream)(request, context):
+            yield answer
+
+    kinds = {
+        (False, False): (grpc.unary_unary_rpc_method_handler, one),
+        (True, False): (grpc.stream_unary_rpc_method_handler, one),
+        (False, True): (grpc.unary_stream_rpc_method_handler, many),
+        (True, True): (grpc.stream_stream_rpc_method_handler, many),
+    }
+    make, behaviour = kinds[handler.request_streaming, handler.response_streaming]
+    return make(behaviour, handler.request_deserializer, handler.response_serializer)
+
+
+def _refusing(error: LaxityError) -> Any:
     async def refuse(_requests: Any, context: Any) -> None:
-        await context.abort(status, refusal.message, (("laxity-code", refusal.code),))
+        await _abort(context, error)
 
     # One shape serves all: no message is read, and none is answered.
     return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+async def _abort(context: Any, error: LaxityError) -> None:
+    refusal = refusal_of(error)
+    status = getattr(grpc.StatusCode, refusal.grpc)
+    await context.abort(status, refusal.message, (("laxity-code", refusal.code),))
