@@ -29,14 +29,19 @@ from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
+from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.policy_loading import load_policy
+from scheduler.result import Result
 from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
 
 T = TypeVar("T")
 
 log = structlog.get_logger()
+
+_CALLERS = "callers"
+"""Threads of their own for `infer`, so that many callers don't keep the agent from asking."""
 
 _GC_THRESHOLD = 50_000
 """Collections of cyclic garbage are rare: the hot path makes none, and each one is a pause."""
@@ -98,6 +103,17 @@ class SchedulerProcess:
         """Admits nothing more and waits for what is held; how many had to be cancelled."""
         return self._wait(self._drain(seconds))
 
+    @ray.method(concurrency_group=_CALLERS)
+    def infer(
+        self, model: str, inputs: Mapping[str, Any], deadline_ms: float, **options: Any
+    ) -> Result:
+        """One inference for code inside the cluster: `scheduler.infer.remote(...)`.
+
+        The deadline counts from when the call is here. Options and errors are those of
+        `scheduler.Client.infer`; an error arrives as Ray's, with this one as its cause.
+        """
+        return self._direct.infer(model, inputs, deadline_ms, **options)
+
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
@@ -117,6 +133,7 @@ class SchedulerProcess:
             max_budget_ns=int(limits.max_budget_s * 1e9),
         )
         self._door = NativeDoor(self._driver, rules, self._describe)
+        self._direct = DirectDoor(self._loop, self._driver, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
         self._servers = [await self._listen(address) for address in config.listen.native]
@@ -165,6 +182,7 @@ class SchedulerProcess:
             "draining": self._door.closing,
             "listening": self._addresses,
             "reading_bytes": self._door.reading_bytes,
+            "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,
             **self._driver.status(),
@@ -230,5 +248,9 @@ def _bound(address: Address, server: asyncio.AbstractServer) -> str:
 
 
 SchedulerActor = cast(Any, ray.remote)(
-    num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=4
+    num_cpus=0,
+    max_restarts=-1,
+    max_task_retries=-1,
+    max_concurrency=4,
+    concurrency_groups={_CALLERS: 64},
 )(SchedulerProcess)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     save(slow(), root / "slow/model.onnx")
     (root / "slow/model.yaml").write_text("variants: {only: {file: model.onnx}}\nmax_batch: 1\n")
+    digits = Path(str(resources.files("configs"))) / "models/digits/small.onnx"
+    (root / "digits").mkdir()
+    shutil.copy(digits, root / "digits")
+    (root / "digits/model.yaml").write_text(
+        "variants: {small: {file: small.onnx}}\nruntimes: [onnxruntime]\nmax_batch: 4\n"
+    )
     (root / "broken/1").mkdir(parents=True)
     (root / "broken/1/model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     return root
