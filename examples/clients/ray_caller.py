@@ -6,6 +6,10 @@
         python ray_caller.py
 """
 
+import os
+
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # a one-box cluster is on loopback
+
 import numpy as np
 import ray
 

@@ -18,13 +18,13 @@ FOLDER = Path(__file__).parents[2] / "examples/clients"
 EXPECTED = {
     "curl.sh": '"outcome":"completed"',
     "kserve_sdk.py": "ready True True",
-    "plain_http.py": "digit 1 on cpu:0",
-    "ray_caller.py": "[1, 1, 1]",
-    "shared_memory.py": "[1 1 1 1]",
+    "plain_http.py": "digit 5 on cpu:0",
+    "ray_caller.py": "[5, 5, 5]",
+    "shared_memory.py": "[5 5 5 5]",
     "tritonclient_grpc.py": "['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']",
-    "tritonclient_grpc_aio.py": "20 answers, {1}",
+    "tritonclient_grpc_aio.py": "20 answers, {5}",
     "tritonclient_http.py": "(4, 10) small",
-    "tritonclient_http_aio.py": "20 answers, {1}",
+    "tritonclient_http_aio.py": "20 answers, {5}",
 }
 
 

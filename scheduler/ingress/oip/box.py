@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from scheduler.call import Call, infer_call, question_call
-from scheduler.errors import ModelNotFound, Overloaded
+from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
 from scheduler.exchange import Exchange
 from scheduler.result import Result
 from scheduler.tenants import Tenant
@@ -141,6 +141,10 @@ class Box:
         def ended(answer: Result | BaseException) -> None:
             if isinstance(answer, Overloaded):
                 self._note_rest(tenant.name, answer)
+            elif isinstance(answer, DeadlineExpired) and not call.sends:
+                answer = DeadlineInfeasible(
+                    f"{deadline_ms:g} ms are over before the scheduler can be asked"
+                )
             on_end(answer)
 
         call = infer_call(
