@@ -19,7 +19,15 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-NAMES = {"model": ["relu", "pair", "wide", "digits", "none"], "version": ["1", "small", "9"]}
+NAMES = {"model": ["relu", "relu", "noop", "pair", "none"], "version": ["1", "small", "9"]}
+X = {"name": "x", "shape": [3], "datatype": "FP32", "data": [-1, 0, 2]}
+GOOD = [
+    {"inputs": [X]},
+    {"inputs": [X], "outputs": [{"name": "y"}], "parameters": {}},
+    {"inputs": [{**X, "shape": [2, 3], "data": [[1, 2, 3], [4, 5, 6]]}], "outputs": []},
+]
+"""What reaches a model when it is put in the place of a made-up request's part."""
+
 CHECKS = [content_type_conformance, response_schema_conformance, status_code_conformance]
 
 
@@ -46,6 +54,8 @@ def main(url: str, cases: int) -> None:
             for name, values in NAMES.items():
                 if name in case.path_parameters and data.draw(st.booleans()):
                     case.path_parameters[name] = data.draw(st.sampled_from(values))
+            if is_infer and isinstance(case.body, dict) and data.draw(st.booleans()):
+                case.body.update(data.draw(st.sampled_from(GOOD)))
             response = case.call(timeout=30)
             answers[f"{response.status_code}"] += 1
             checks = list(CHECKS)

@@ -12,7 +12,7 @@ from tests.e2e.running_agent import RunningAgent
 def test_no_process_listens_beyond_this_machine(shared_agent: RunningAgent) -> None:
     pids = {process.pid for process in shared_agent.processes()}
     listening = [
-        (psutil.Process(found.pid).name(), found.laddr.ip, found.laddr.port)
+        (psutil.Process(found.pid).name(), *found.laddr)
         for found in psutil.net_connections("inet")
         if found.status == psutil.CONN_LISTEN and found.pid in pids
     ]
