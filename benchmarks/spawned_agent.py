@@ -58,7 +58,8 @@ def _wait_ready(url: str, agent: subprocess.Popen[bytes], log: Path) -> None:
     while time.monotonic() < end_s and agent.poll() is None:
         with contextlib.suppress(Unavailable), Client(url, connect_timeout_s=1) as client:
             targets = client.status()["targets"]
-            if all(target["progress"]["text"] == "ready" for target in targets):
+            ready = all(target["progress"]["text"] == "ready" for target in targets)
+            if ready and "Ready." in log.read_text():
                 return
         time.sleep(0.1)
     raise RuntimeError(f"the agent did not get ready:\n{log.read_text()}")

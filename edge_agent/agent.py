@@ -20,6 +20,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from edge_agent.cluster import Cluster
 from edge_agent.contention import load_slowdown, measure_slowdown, store_slowdown
+from edge_agent.doors import Doors
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.run_dir import make_run_dir
@@ -64,6 +65,7 @@ class Agent:
             # Before Ray, whose processes inherit the group. Workers say what they do without.
             with contextlib.suppress(ControlGroupError):
                 hand_on_controllers()
+        self._doors: Doors | None = None
         self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
         try:
             self._start(config_file, scheduler_cores(hardware))
@@ -92,25 +94,36 @@ class Agent:
             for device in self.devices
         }
         self.scheduler = SchedulerActor.options(name="scheduler").remote(
-            self.config, config_file, links, spare
+            self.config, config_file, links, spare, self._run_dir / "doors.sock"
         )
         try:
             self.addresses: list[str] = ray.get(self.scheduler.addresses.remote())
         except RayActorError as error:
             raise AgentError(_cause(error)) from None
-
+        self._doors = Doors(self.config, self._run_dir, self._run_dir / "doors.sock", spare)
+        self.addresses += self._doors.addresses
         if config_file is not None:
             threading.Thread(target=self._watch, args=(config_file,), daemon=True).start()
 
     def _watch(self, config_file: Path) -> None:
-        """Has the scheduler read the configuration again whenever its file changed."""
-        # The folder, because editors replace files rather than write to them.
+        """Has the configuration, tokens and certificates read again when a file changed."""
+        config = self.config
+        tls = (config.tls.cert, config.tls.key) if config.tls is not None else ()
+        watched = {config_file, config.token_file, config.tenants_file, *tls} - {None}
+        files = {path.absolute() for path in watched if path is not None}
+        # The folders, because editors replace files rather than write to them.
         for changes in watchfiles.watch(
-            config_file.parent, debounce=100, stop_event=self._stopping, raise_interrupt=False
+            *{path.parent for path in files},
+            debounce=100,
+            stop_event=self._stopping,
+            raise_interrupt=False,
+            recursive=False,
         ):
-            if any(Path(path).name == config_file.name for _, path in changes):
+            if any(Path(path) in files for _, path in changes):
                 with contextlib.suppress(RayActorError):  # it reads the file when it is back
                     ray.get(self.scheduler.reload.remote())
+                if self._doors is not None:
+                    self._doors.reload()
 
     def status(self) -> dict[str, Any]:
         """What the scheduler says of itself and its targets."""
@@ -189,6 +202,8 @@ class Agent:
             AgentError: The scheduler does not answer.
         """
         seconds = self.config.drain_s
+        if self._doors is not None:
+            self._doors.begin_drain()
         try:
             left: int = ray.get(self.scheduler.drain.remote(seconds), timeout=seconds + _ANSWER_S)
         except (RayActorError, GetTimeoutError) as error:
@@ -198,6 +213,8 @@ class Agent:
     def stop(self) -> None:
         """Ends every process, at once."""
         self._stopping.set()
+        if self._doors is not None:
+            self._doors.stop()
         for actor in (self.scheduler, *self.workers.values()):
             with contextlib.suppress(RayActorError):
                 ray.kill(actor, no_restart=True)
@@ -237,7 +254,7 @@ def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware
                 f"device {device.id} wants cores {sorted(missing)}; this process may use "
                 f"{sorted(usable)}"
             )
-    for address in config.listen.native:
+    for address in config.listen.all:
         _check_free(address)
 
 

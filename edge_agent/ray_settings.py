@@ -11,7 +11,8 @@ def set_ray_environment(state_dir: Path) -> None:
     """Turns Ray's token authentication on, with a token of the box's own, and its telemetry off.
 
     Ray runs actors at nice 15 unless told otherwise, behind everything else on the box; these
-    have deadlines.
+    have deadlines. Ray listens on every interface unless it is told that this box is all there is
+    (by a variable that was made for other systems, and means the same on this one).
 
     A token that the environment names already, to join others' cluster, is kept.
 
@@ -20,6 +21,7 @@ def set_ray_environment(state_dir: Path) -> None:
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (that is its name)
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # then it stays on loopback
     os.environ["RAY_AUTH_MODE"] = "token"
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(state_dir))

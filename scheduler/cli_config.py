@@ -52,7 +52,7 @@ def _summary(config: Config) -> dict[str, str]:
     options = ", ".join(f"{key} {value}" for key, value in config.policy.options.items())
     return {
         "site": config.site,
-        "listen": ", ".join(map(str, config.listen.native)),
+        "listen": ", ".join(map(str, config.listen.all)),
         "models": str(config.models) + ("" if config.models.is_dir() else " (no such folder yet)"),
         "devices": devices if devices == "auto" else ", ".join(device.id for device in devices),
         "policy": config.policy.name + (f" ({options})" if options else ""),

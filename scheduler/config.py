@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
-    PlainSerializer,
-    PlainValidator,
     Tag,
     ValidationError,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
 )
 
@@ -31,7 +25,18 @@ from scheduler.address import (
     default_url,
     parse_address,
 )
+from scheduler.config_doors import DoorsConfig, TlsConfig
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
+from scheduler.config_types import (
+    ConfigPath,
+    Count,
+    DoorAddress,
+    ListeningAddress,
+    Seconds,
+    Section,
+    one_or_more,
+    written_as,
+)
 
 __all__ = [
     "Address",
@@ -39,6 +44,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DeviceConfig",
+    "DoorsConfig",
     "JournalConfig",
     "LimitsConfig",
     "ListenConfig",
@@ -46,16 +52,14 @@ __all__ = [
     "PolicyConfig",
     "Problem",
     "ProfileConfig",
+    "TlsConfig",
     "config_schema",
     "default_socket",
     "default_state_dir",
     "default_url",
     "load_config",
     "parse_address",
-    "read_token",
 ]
-
-_SHORTEST_TOKEN = 16
 
 
 def default_state_dir() -> Path:
@@ -72,54 +76,17 @@ def default_state_dir() -> Path:
     return Path.home() / ".cache" / "laxity"
 
 
-def _absolute(path: Path, info: ValidationInfo) -> Path:
-    base = (info.context or {}).get("base") or Path.cwd()
-    return Path(os.path.normpath(base / path.expanduser()))
-
-
-def _listening_address(value: object) -> Address:
-    address = value if isinstance(value, Address) else parse_address(str(value))
-    if address.scheme == "tls":
-        raise AddressError(
-            f"the daemon listens on unix:// and tcp:// alone; for {str(value)!r} let a TLS proxy "
-            "stand in front of a loopback address"
-        )
-    return address
-
-
-def _one_or_more(value: object) -> object:
-    return [value] if isinstance(value, str | Address) else value
-
-
 def _devices_form(value: object) -> str | None:
     if value == "auto":
         return "auto"
     return "list" if isinstance(value, list | tuple) else None
 
 
-def _written_as(pattern: str, wanted: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if re.fullmatch(pattern, text) is None:
-            raise ValueError(f"{text!r} should be {wanted}")
-        return text
-
-    return AfterValidator(check)
-
-
-ConfigPath = Annotated[Path, AfterValidator(_absolute)]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-ListeningAddress = Annotated[
-    Address,
-    PlainValidator(_listening_address),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "examples": ["unix:///run/laxity/laxity.sock"]}),
-]
 SiteName = Annotated[
-    str, _written_as(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and dashes, like line-3")
+    str, written_as(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and dashes, like line-3")
 ]
 DeviceId = Annotated[
-    str, _written_as(r"(cpu|gpu|npu):\d+", "a kind and a number, like cpu:0, gpu:0 or npu:1")
+    str, written_as(r"(cpu|gpu|npu):\d+", "a kind and a number, like cpu:0, gpu:0 or npu:1")
 ]
 Runtime = Literal[
     "openvino",
@@ -131,23 +98,30 @@ Runtime = Literal[
 ]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True
-    )
-
-
-class ListenConfig(_Section):
+class ListenConfig(Section):
     """Where the daemon's doors are."""
 
     native: Annotated[
-        tuple[ListeningAddress, ...], BeforeValidator(_one_or_more), Field(min_length=1)
+        tuple[ListeningAddress, ...], BeforeValidator(one_or_more), Field(min_length=1)
     ] = Field(default_factory=lambda: (default_socket(),))
     """Native protocol: unix:///PATH or tcp://HOST:PORT, or a list of these. TCP that other
-    machines can reach needs token_file."""
+    machines can reach needs token_file or tenants_file."""
+
+    http: Annotated[tuple[DoorAddress, ...], BeforeValidator(one_or_more)] = ()
+    """Open Inference Protocol over HTTP: HOST:PORT, tls://HOST:PORT or unix:///PATH, or a list of
+    these; none leaves that door closed. What other machines can reach needs token_file,
+    tenants_file, or tls.client_ca."""
+
+    grpc: Annotated[tuple[DoorAddress, ...], BeforeValidator(one_or_more)] = ()
+    """The same over gRPC."""
+
+    @property
+    def all(self) -> tuple[Address, ...]:
+        """The addresses of every door."""
+        return self.native + self.http + self.grpc
 
 
-class DeviceConfig(_Section):
+class DeviceConfig(Section):
     """One processor of this box that runs batches."""
 
     id: DeviceId
@@ -180,7 +154,7 @@ class DeviceConfig(_Section):
         return cast(Literal["cpu", "gpu", "npu"], self.id.partition(":")[0])
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     """The rule that decides which request runs when and where."""
 
     model_config = ConfigDict(extra="allow")
@@ -194,7 +168,7 @@ class PolicyConfig(_Section):
         return dict(self.model_extra or {})
 
 
-class LimitsConfig(_Section):
+class LimitsConfig(Section):
     """What the daemon holds at most, so that a flood is refused and not absorbed."""
 
     queue_requests: Count = 10_000
@@ -216,7 +190,7 @@ class LimitsConfig(_Section):
     """The longest budget that a request may have, in seconds."""
 
 
-class ProfileConfig(_Section):
+class ProfileConfig(Section):
     """How devices are measured when a model first meets them."""
 
     max_batch: Count = 32
@@ -227,7 +201,7 @@ class ProfileConfig(_Section):
     in seconds."""
 
 
-class JournalConfig(_Section):
+class JournalConfig(Section):
     """What the daemon writes down of every event and decision, without tensors."""
 
     enabled: bool = True
@@ -243,7 +217,7 @@ class JournalConfig(_Section):
     """How many files that is at most."""
 
 
-class LogConfig(_Section):
+class LogConfig(Section):
     """What the daemon writes to stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -253,7 +227,7 @@ class LogConfig(_Section):
     """auto is console on a terminal and json elsewhere."""
 
 
-class Config(_Section):
+class Config(Section):
     """The configuration of one box. Relative paths start at the folder of the file."""
 
     site: SiteName = "local"
@@ -261,6 +235,9 @@ class Config(_Section):
 
     listen: ListenConfig = Field(default_factory=ListenConfig)
     """Where the daemon's doors are."""
+
+    doors: DoorsConfig = Field(default_factory=DoorsConfig)
+    """How the HTTP and gRPC doors work."""
 
     models: ConfigPath = Path("models")
     """The folder of the model repository: MODEL/model.yaml beside its variants."""
@@ -293,8 +270,16 @@ class Config(_Section):
     journal: JournalConfig = Field(default_factory=JournalConfig)
     """What the daemon writes down of every event and decision."""
 
+    tls: TlsConfig | None = None
+    """The certificates of addresses that begin with tls://."""
+
+    tenants_file: ConfigPath | None = None
+    """A file of tenants: who may come in, and how far; docs/security.md has its keys. Readable by
+    its owner alone, and read again when it changes."""
+
     token_file: ConfigPath | None = None
-    """A file that holds the token which clients must show; readable by its owner alone."""
+    """A file that holds the one token, or its hash, which clients must show; readable by its owner
+    alone, and read again when it changes."""
 
     log: LogConfig = Field(default_factory=LogConfig)
     """What the daemon writes to stderr."""
@@ -322,16 +307,35 @@ class Config(_Section):
                     )
         return devices
 
+    @field_validator("tls")
+    @classmethod
+    def _tls_addresses_have_certificates(
+        cls, tls: TlsConfig | None, info: ValidationInfo
+    ) -> TlsConfig | None:
+        listen = info.data.get("listen")
+        wanting = [str(a) for a in listen.all if a.scheme == "tls"] if listen else []
+        if tls is None and wanting:
+            raise ValueError(
+                f"missing, and {', '.join(wanting)} needs it: {{cert: FILE, key: FILE}}"
+            )
+        return tls
+
     @field_validator("token_file")
     @classmethod
-    def _open_doors_have_a_token(cls, path: Path | None, info: ValidationInfo) -> Path | None:
-        listen = info.data.get("listen")
-        if path is None and listen is not None:
-            reachable = [str(address) for address in listen.native if not address.is_local]
+    def _open_doors_ask_who_is_there(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        listen, tls = info.data.get("listen"), info.data.get("tls")
+        if path is None and info.data.get("tenants_file") is None and listen is not None:
+            mutual = tls is not None and tls.client_ca is not None
+            reachable = [
+                str(address)
+                for address in listen.all
+                if not address.is_local and not (mutual and address.scheme == "tls")
+            ]
             if reachable:
                 raise ValueError(
                     f"missing, and other machines can reach {', '.join(reachable)}; name a file "
-                    "that holds a token, or listen on a loopback address or a unix socket"
+                    "that holds a token (or tenants_file, or for tls:// addresses tls.client_ca), "
+                    "or listen on a loopback address or a unix socket"
                 )
         return path
 
@@ -369,24 +373,3 @@ def config_schema() -> dict[str, Any]:
     """The JSON schema of the configuration file, with a description of every key."""
     schema = Config.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def read_token(path: Path) -> str:
-    """Reads the token that clients must show.
-
-    Raises:
-        ConfigError: The file can't be read, others than its owner can read it too, or what it
-            holds is too short to be a secret.
-    """
-    try:
-        others = path.stat().st_mode & 0o077
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), [Problem("token_file", f"can't be read: {error}")]) from None
-    if others:
-        message = f"others than its owner may use it; run: chmod 600 {path}"
-        raise ConfigError(str(path), [Problem("token_file", message)])
-    if len(token) < _SHORTEST_TOKEN:
-        message = f"holds {len(token)} characters; a token has {_SHORTEST_TOKEN} or more"
-        raise ConfigError(str(path), [Problem("token_file", message)])
-    return token

@@ -83,6 +83,12 @@ class Unauthorized(LaxityError):
     code = "unauthorized"
 
 
+class Forbidden(LaxityError):
+    """The caller is known, and may not do this."""
+
+    code = "forbidden"
+
+
 class ProtocolError(LaxityError):
     """The bytes do not follow the native protocol; the connection is closed."""
 
@@ -100,6 +106,7 @@ ERRORS: dict[str, type[LaxityError]] = {
         InvalidInput,
         ModelNotFound,
         Unauthorized,
+        Forbidden,
         ProtocolError,
     )
 }

@@ -84,17 +84,21 @@ class Exchange:
             self._drain()  # Cancels what another thread has put there meanwhile.
             raise
 
-    def start(self, call: Call) -> None:
-        """Sends a call, now or when there is a connection."""
+    def start(self, *calls: Call) -> None:
+        """Sends calls, several of them in one write, now or when there is a connection."""
         if self.closed or self._refused is not None:
-            self._refuse(call)
+            for call in calls:
+                self._refuse(call)
             return
-        self._calls[call.id] = call
-        self._deadlines.add(call.deadline_ns, call.id)
-        if self._connection is not None:
-            self._send(call, self._connection)
-        else:
+        for call in calls:
+            self._calls[call.id] = call
+            self._deadlines.add(call.deadline_ns, call.id)
+        if self._connection is None:
             self._dialer.dial()
+            return
+        for call in calls:
+            if call.id in self._calls:  # one that ended at once may have cancelled the others
+                self._send(call, self._connection)
 
     def cancel(self, call_id: int) -> None:
         """Forgets a call whose caller no longer waits, and tells the daemon."""

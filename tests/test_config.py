@@ -24,7 +24,6 @@ from scheduler.config import (
     default_url,
     load_config,
     parse_address,
-    read_token,
 )
 
 
@@ -68,7 +67,7 @@ def test_the_example_is_valid_and_names_every_key():
     with resources.as_file(resources.files("configs") / "edge.yaml") as path:
         config = load_config(path)
     assert set(yaml.safe_load(text)) == set(Config.model_fields)
-    for section in ("listen", "limits", "profile", "journal", "log"):
+    for section in ("listen", "doors", "limits", "profile", "journal", "log"):
         assert set(yaml.safe_load(text)[section]) == set(getattr(Config(), section).model_dump())
     assert config.policy.options == {"quantile": 0.95}
     assert config.devices != "auto"
@@ -119,7 +118,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         "edge.yaml:9: limits.body-mb: unknown key; did you mean 'body_mb'?",
         "edge.yaml:10: drain_s: should be a finite number; got inf",
         "edge.yaml:11: log.level: should be 'debug', 'info', 'warning' or 'error'; got 'noisy'",
-        "edge.yaml:12: listen: should be a mapping with the keys native; got 'tcp://127.0.0.1:1'",
+        "edge.yaml:12: listen: should be a mapping with the keys native, http, grpc; got 'tcp://127.0.0.1:1'",
     ]
 
 
@@ -279,18 +278,3 @@ def test_the_state_folder_depends_on_who_runs_it(monkeypatch):
     assert default_state_dir() == Path("/home/ada/.cache/laxity")
     monkeypatch.setenv("LAXITY_STATE_DIR", "/srv/state")
     assert Config().state_dir == Path("/srv/state")
-
-
-def test_a_token_is_read_only_where_its_owner_alone_can(tmp_path):
-    path = tmp_path / "token"
-    with pytest.raises(ConfigError, match="can't be read"):
-        read_token(path)
-    path.write_text("0123456789abcdef\n")
-    path.chmod(0o644)
-    with pytest.raises(ConfigError, match="chmod 600"):
-        read_token(path)
-    path.chmod(0o600)
-    assert read_token(path) == "0123456789abcdef"
-    path.write_text("short")
-    with pytest.raises(ConfigError, match="holds 5 characters; a token has 16 or more"):
-        read_token(path)

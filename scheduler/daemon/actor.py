@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
-import sys
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -24,20 +23,25 @@ from scheduler.config import (
     Address,
     Config,
     ConfigError,
-    LogConfig,
     load_config,
-    read_token,
 )
 from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.daemon.logs import set_up_logging
+from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.policy_loading import load_policy
+from scheduler.result import Result
+from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
 
 T = TypeVar("T")
 
 log = structlog.get_logger()
+
+_CALLERS = "callers"
+"""Threads of their own for `infer`, so that many callers don't keep the agent from asking."""
 
 _GC_THRESHOLD = 50_000
 """Collections of cyclic garbage are rare: the hot path makes none, and each one is a pause."""
@@ -51,6 +55,7 @@ class SchedulerProcess:
         config_file: Where it came from, for `reload`; None if nowhere.
         links: The unix socket of each device's worker.
         cores: The CPU cores to run on; empty leaves that to the system.
+        door_socket: Where the doors in processes of their own reach it.
     """
 
     def __init__(
@@ -59,12 +64,13 @@ class SchedulerProcess:
         config_file: Path | None,
         links: Mapping[str, Path],
         cores: tuple[int, ...],
+        door_socket: Path,
     ) -> None:
         """Opens the doors; returns once they are open.
 
         Raises:
             OSError: A door's address can't be had.
-            ConfigError: The token can't be read.
+            ConfigError: The tokens can't be read.
         """
         set_up_logging(config.log)
         if cores:
@@ -76,7 +82,7 @@ class SchedulerProcess:
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True).start()
-        self._wait(self._open(links))
+        self._wait(self._open(links, door_socket))
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
@@ -97,11 +103,22 @@ class SchedulerProcess:
         """Admits nothing more and waits for what is held; how many had to be cancelled."""
         return self._wait(self._drain(seconds))
 
+    @ray.method(concurrency_group=_CALLERS)
+    def infer(
+        self, model: str, inputs: Mapping[str, Any], deadline_ms: float, **options: Any
+    ) -> Result:
+        """One inference for code inside the cluster: `scheduler.infer.remote(...)`.
+
+        The deadline counts from when the call is here. Options and errors are those of
+        `scheduler.Client.infer`; an error arrives as Ray's, with this one as its cause.
+        """
+        return self._direct.infer(model, inputs, deadline_ms, **options)
+
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
 
-    async def _open(self, links: Mapping[str, Path]) -> None:
+    async def _open(self, links: Mapping[str, Path], door_socket: Path) -> None:
         config = self._config
         limits = config.limits
         policy = (config.policy.name, config.policy.options)
@@ -110,12 +127,13 @@ class SchedulerProcess:
         self._driver = Driver(policy, held, journal=self._journal)
         rules = DoorRules(
             site=config.site,
-            token=read_token(config.token_file) if config.token_file else None,
+            access=load_access(config.token_file, config.tenants_file),
             frames=FrameLimits(limits.header_kb * 1000, limits.body_mb * 10**6),
             connections=limits.connections,
             max_budget_ns=int(limits.max_budget_s * 1e9),
         )
         self._door = NativeDoor(self._driver, rules, self._describe)
+        self._direct = DirectDoor(self._loop, self._driver, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
         self._servers = [await self._listen(address) for address in config.listen.native]
@@ -123,15 +141,21 @@ class SchedulerProcess:
             _bound(address, server)
             for address, server in zip(config.listen.native, self._servers, strict=True)
         ]
+        self._servers.append(await self._listen_unix(self._door.for_doors, str(door_socket)))
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer:
         if address.path is None:
             return await self._loop.create_server(self._door, address.host, address.port or 0)
+        return await self._listen_unix(self._door, address.path)
+
+    async def _listen_unix(
+        self, protocol: Callable[[], asyncio.BufferedProtocol], path: str
+    ) -> asyncio.AbstractServer:
         # A socket file left by a killed predecessor; the agent has made sure that nobody uses it.
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(address.path)
-        server = await self._loop.create_unix_server(self._door, address.path)
-        os.chmod(address.path, 0o600)
+            os.unlink(path)
+        server = await self._loop.create_unix_server(protocol, path)
+        os.chmod(path, 0o600)
         return server
 
     async def _reload(self) -> None:
@@ -139,6 +163,12 @@ class SchedulerProcess:
         if new.policy != self._config.policy:
             self._driver.swap_policy(new.policy.name, new.policy.options)
         self._config = new
+        try:
+            access = load_access(new.token_file, new.tenants_file)
+        except ConfigError as error:
+            log.error("tokens not taken over", error=str(error))
+            return
+        self._door.rules = replace(self._door.rules, access=access)
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
@@ -152,6 +182,8 @@ class SchedulerProcess:
             "draining": self._door.closing,
             "listening": self._addresses,
             "reading_bytes": self._door.reading_bytes,
+            "ray_address": ray.get_runtime_context().gcs_address,
+            "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,
             **self._driver.status(),
         }
@@ -215,22 +247,10 @@ def _bound(address: Address, server: asyncio.AbstractServer) -> str:
     return str(Address(address.scheme, host=address.host, port=port))
 
 
-def set_up_logging(config: LogConfig) -> None:
-    """Sends structured logs to stderr, as the configuration says."""
-    console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelName(config.level.upper())
-        ),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
 SchedulerActor = cast(Any, ray.remote)(
-    num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=4
+    num_cpus=0,
+    max_restarts=-1,
+    max_task_retries=-1,
+    max_concurrency=4,
+    concurrency_groups={_CALLERS: 64},
 )(SchedulerProcess)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,10 +16,11 @@ from scheduler.errors import (
     LaxityError,
     Overloaded,
     ProtocolError,
-    Unauthorized,
     Unavailable,
 )
-from scheduler.ingress.request_header import RequestShapes, id_of, in_order, urgency
+from scheduler.ingress.admission import Admission
+from scheduler.ingress.request_header import id_of
+from scheduler.tenants import ANYONE, OWNER, Access, Tenant
 from scheduler.wire import (
     VERSION,
     Body,
@@ -27,7 +28,6 @@ from scheduler.wire import (
     FrameReader,
     Header,
     allocate,
-    checked_budget_ns,
     encode,
 )
 
@@ -43,14 +43,14 @@ class DoorRules:
 
     Attributes:
         site: The name that clients are told.
-        token: What every client must say; None where the socket's own permissions suffice.
+        access: Who may come in.
         frames: The largest header and body.
         connections: How many may be open.
         max_budget_ns: The longest deadline.
     """
 
     site: str
-    token: str | None
+    access: Access
     frames: FrameLimits
     connections: int
     max_budget_ns: int
@@ -68,7 +68,7 @@ class NativeDoor:
         driver: Takes the requests.
         rules: What is asked of clients.
         status: What `status` answers.
-        shapes: Checks what requests bring.
+        admission: Checks what requests bring.
         reading_bytes: The memory of bodies that are coming in.
         unsent: The connections that have something to say.
     """
@@ -82,12 +82,16 @@ class NativeDoor:
         self.unsent: list[_Connection] = []
         driver.after_event = self.flush
         self._connections: set[_Connection] = set()
-        self.shapes = RequestShapes(driver.catalog)
+        self.admission = Admission(driver, rules.max_budget_ns)
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
         """The protocol of one more connection."""
         return _Connection(self)
+
+    def for_doors(self) -> asyncio.BufferedProtocol:
+        """The protocol of one more connection from a door that has asked who its callers are."""
+        return _Connection(self, is_door=True)
 
     def enter(self, connection: _Connection) -> None:
         """Counts a connection in.
@@ -108,6 +112,22 @@ class NativeDoor:
         unsent, self.unsent = self.unsent, []
         for connection in unsent:
             connection.flush()
+
+    def swap_policy(self, name: Any, options: Any) -> dict[str, Any]:
+        """Lets another policy decide until the configuration names one again; which one does.
+
+        Raises:
+            InvalidInput: There is no such policy or option.
+        """
+        if not isinstance(name, str) or not isinstance(options, dict | None):
+            raise InvalidInput("policy takes name, a string, and options, a map")
+        if set(name) & {":", "/"} or name.endswith(".py"):
+            raise InvalidInput("a policy from a file or module is named in the configuration alone")
+        try:
+            self.driver.swap_policy(name, options or {})
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(str(error)) from None
+        return {"name": name, **(options or {})}
 
     def stop_admitting(self) -> None:
         """Tells every client to take new requests elsewhere; answers still go out."""
@@ -130,8 +150,10 @@ class NativeDoor:
 class _Connection(asyncio.BufferedProtocol):
     """One client."""
 
-    def __init__(self, door: NativeDoor) -> None:
+    def __init__(self, door: NativeDoor, is_door: bool = False) -> None:
         self._door = door
+        self._is_door = is_door
+        self._tenant = ANYONE
         self._driver = door.driver
         self._reader = FrameReader(door.rules.frames, self._allocate)
         self._transport: asyncio.Transport | None = None
@@ -163,7 +185,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._count_held(self._reader.held_bytes)
             if frames:
                 self._take(frames)
-        except (ProtocolError, Unauthorized) as error:
+        except LaxityError as error:
             self._refuse(error)
         finally:
             self._door.flush()
@@ -205,13 +227,21 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _take(self, frames: list[tuple[Header, Body | None]]) -> None:
         submissions: list[Submission] = []
-        for header, body in frames:
-            try:
-                self._take_one(header, body, submissions)
-            except (ProtocolError, Unauthorized):
-                raise
-            except LaxityError as error:
-                self._say_error(header.get("id"), error.code, str(error), error.detail)
+        try:
+            for header, body in frames:
+                try:
+                    self._take_one(header, body, submissions)
+                except ProtocolError:
+                    raise
+                except LaxityError as error:
+                    if not self._known:
+                        raise
+                    self._say_error(header.get("id"), error.code, str(error), error.detail)
+        finally:
+            # What was taken before the stream broke counts already, and is cancelled like others.
+            self._submit(submissions)
+
+    def _submit(self, submissions: list[Submission]) -> None:
         if submissions:
             asked = list(self._new_ids)
             self._new_ids.clear()
@@ -229,16 +259,35 @@ class _Connection(asyncio.BufferedProtocol):
             request_id = self._ids.get(id_of(header))
             if request_id is not None:
                 self._driver.cancel(request_id)
-        elif kind == "models":
-            self._say(
-                {"t": "reply", "id": header.get("id"), "value": self._driver.catalog.describe()}
-            )
-        elif kind == "status":
-            self._say({"t": "reply", "id": header.get("id"), "value": self._door.status()})
         else:
+            value = self._take_question(kind, header)
+            self._say({"t": "reply", "id": header.get("id"), "value": value})
+
+    def _take_question(self, kind: str, header: Header) -> Any:
+        admission = self._door.admission
+        if kind == "models":
+            return admission.describe_models()
+        if kind == "status":
+            return self._door.status()
+        if kind == "statistics":
+            return admission.statistics.describe()
+        if kind not in ("load", "unload", "policy"):
             raise InvalidInput(
-                f"message type {kind!r} is not known; there are infer, cancel, models, status"
+                f"message type {kind!r} is not known; there are infer, cancel, models, status, "
+                "statistics, load, unload, policy"
             )
+        self._tenant_of(header).check_scope("admin")
+        if kind == "policy":
+            return self._door.swap_policy(header.get("name"), header.get("options"))
+        (admission.load if kind == "load" else admission.unload)(str(header.get("model")))
+        return None
+
+    def _tenant_of(self, header: Header) -> Tenant:
+        """Who asks: the owner of the connection, or whom a door names."""
+        if not self._is_door:
+            return self._tenant
+        name = header.get("tenant")
+        return self._door.rules.access.by_name(name) if isinstance(name, str) else ANYONE
 
     def _take_hello(self, header: Header) -> None:
         if header["t"] != "hello":
@@ -248,14 +297,12 @@ class _Connection(asyncio.BufferedProtocol):
                 f"this box speaks version {VERSION} of the native protocol, not {header.get('v')!r}"
             )
         rules = self._door.rules
-        if rules.token is not None:
+        if rules.access.required and not self._is_door:
             said = header.get("token")
-            if not isinstance(said, str) or not hmac.compare_digest(
-                said.encode(), rules.token.encode()
-            ):
-                raise Unauthorized(
-                    "the token is missing or wrong (LAXITY_TOKEN, or Client(token=…))"
-                )
+            self._tenant = rules.access.by_token(said if isinstance(said, str) else None)
+        elif self._transport is not None:
+            peer = self._transport.get_extra_info("socket")
+            self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
         self._known = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -273,42 +320,23 @@ class _Connection(asyncio.BufferedProtocol):
             raise InvalidInput(f"id {client_id} is in flight on this connection already")
         if self._door.closing:
             raise Unavailable("the box is shutting down")
-        budget_ns = checked_budget_ns(header.get("budget_ns"), self._door.rules.max_budget_ns)
-        shape = self._door.shapes.of(header)
-        if body is None:
-            raise Overloaded(
-                f"requests hold {self._driver.core.limits.bytes} bytes of tensors already"
-            )
-        specs = shape.specs
-        if len(body) != shape.size or not shape.in_order:
-            specs, body = in_order(shape.names, header["in"], body)
-            if shape.has_batch:
-                specs = [[name, dtype, sizes[1:]] for name, dtype, sizes in specs]
-        self._ids[client_id] = None
-        self._new_ids.append(client_id)
 
         def reply(answer: Answer) -> None:
-            self._answer(client_id, answer, shape.has_batch)
+            self._answer(client_id, answer)
 
-        return Submission(
-            shape.kind,
-            specs,
-            body,
-            self._driver.clock_ns() + budget_ns,
-            *urgency(header),
-            reply,
-        )
+        submission = self._door.admission.submission(header, body, self._tenant_of(header), reply)
+        self._ids[client_id] = None
+        self._new_ids.append(client_id)
+        return submission
 
     # -- writing
 
-    def _answer(self, client_id: int, answer: Answer, has_batch: bool) -> None:
+    def _answer(self, client_id: int, answer: Answer) -> None:
         self._ids.pop(client_id, None)
         if answer.outputs is None or answer.offer is None:
             self._say_error(client_id, answer.outcome.value, answer.reason, dict(answer.detail))
             return
         specs, body = answer.outputs
-        if has_batch:
-            specs = [[name, dtype, [1, *shape]] for name, dtype, shape in specs]
         header = {
             "t": "result",
             "id": client_id,

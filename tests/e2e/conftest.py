@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     save(slow(), root / "slow/model.onnx")
     (root / "slow/model.yaml").write_text("variants: {only: {file: model.onnx}}\nmax_batch: 1\n")
+    digits = Path(str(resources.files("configs"))) / "models/digits/small.onnx"
+    (root / "digits").mkdir()
+    shutil.copy(digits, root / "digits")
+    (root / "digits/model.yaml").write_text(
+        "variants: {small: {file: small.onnx}}\nruntimes: [onnxruntime]\nmax_batch: 4\n"
+    )
     (root / "broken/1").mkdir(parents=True)
     (root / "broken/1/model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     return root
@@ -52,7 +60,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shared_agent(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
     """An agent for tests that leave it as they found it."""
-    agent = RunningAgent(tmp_path_factory.mktemp("agent"), models)
+    agent = RunningAgent(
+        tmp_path_factory.mktemp("agent"),
+        models,
+        listen={"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
+        doors={"shared_memory": True},
+    )
     yield agent
     try:
         assert agent.stop() == 0

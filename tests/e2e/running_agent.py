@@ -31,11 +31,11 @@ class RunningAgent:
         self.url = f"unix://{folder}/s.sock"
         self.config_file = folder / "edge.yaml"
         self.settings = {
-            "listen": {"native": self.url},
             "models": str(models),
             "state_dir": str(folder / "state"),
             "log": {"format": "json"},
             **settings,
+            "listen": {"native": self.url, **settings.get("listen", {})},
         }
         self.write_config()
         self._run = uuid.uuid4().hex
@@ -78,6 +78,11 @@ class RunningAgent:
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         return found
+
+    def address(self, scheme: str) -> str:
+        """HOST:PORT of a door, by its URL's scheme, e.g. `http`."""
+        said = f"Listening on {scheme}://"
+        return next(line.strip()[len(said) :] for line in self.lines if line.startswith(said))
 
     def pid_of(self, actor: str) -> int:
         """The process of a Ray actor, e.g. `WorkerProcess`."""

@@ -1,0 +1,219 @@
+"""The doors in processes of their own: started, watched, brought back, drained."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from edge_agent.errors import AgentError
+from scheduler.address import Address
+from scheduler.config import Config
+from scheduler.ingress.process import DoorSpec, Kind
+
+_BACKLOG = 1024
+_OPEN_S = 30.0
+_END_S = 2.0
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
+_STEADY_S = 10.0
+"""A door that has run for so long starts again at once when it dies."""
+
+
+@dataclass(slots=True)
+class _Door:
+    spec: Path
+    descriptors: tuple[int, ...]
+    process: subprocess.Popen[str] | None = None
+    watcher: threading.Thread | None = None
+    opened: threading.Event = field(default_factory=threading.Event)
+
+
+class Doors:
+    """The HTTP and gRPC doors of a box.
+
+    Args:
+        config: The box's configuration.
+        run_dir: For their specs.
+        scheduler: The scheduler's socket for doors.
+        cores: The CPU cores to run on; empty leaves that to the system.
+
+    Attributes:
+        addresses: Where they listen, as URLs that say what is spoken there.
+
+    Raises:
+        AgentError: An address can't be had, or a door does not open.
+    """
+
+    def __init__(
+        self, config: Config, run_dir: Path, scheduler: Path, cores: Sequence[int]
+    ) -> None:
+        """Opens every door that the configuration names."""
+        self._config = config
+        self._stopping = threading.Event()
+        self._sockets: list[socket.socket] = []
+        self._doors: list[_Door] = []
+        self.addresses: list[str] = []
+        try:
+            for kind in get_args(Kind):
+                addresses: tuple[Address, ...] = getattr(config.listen, kind)
+                if addresses:
+                    self._prepare(kind, addresses, run_dir, scheduler, cores)
+            for door in self._doors:
+                door.watcher = threading.Thread(target=self._keep, args=(door,), daemon=True)
+                door.watcher.start()
+            for door in self._doors:
+                if not door.opened.wait(_OPEN_S):
+                    raise AgentError("a door did not open; see the log above")
+        except BaseException:
+            self.stop(0)
+            raise
+
+    def pids(self) -> list[int]:
+        """Of the processes that run now."""
+        return [door.process.pid for door in self._doors if door.process is not None]
+
+    def reload(self) -> None:
+        """Has them read tokens and certificates again."""
+        self._signal(signal.SIGHUP)
+
+    def begin_drain(self) -> None:
+        """Has them begin nothing new and end when the last answer is out."""
+        self._stopping.set()
+        self._signal(signal.SIGTERM)
+
+    def stop(self, seconds: float = _END_S) -> None:
+        """Ends them, at once where they take longer."""
+        self.begin_drain()
+        end_s = time.monotonic() + seconds
+        for door in self._doors:
+            if door.process is None:
+                continue
+            try:
+                door.process.wait(max(0.0, end_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                door.process.kill()
+            if door.watcher is not None:
+                door.watcher.join(_END_S)
+        for listening in self._sockets:
+            with contextlib.suppress(OSError):
+                if listening.family == socket.AF_UNIX:
+                    os.unlink(listening.getsockname())
+            listening.close()
+
+    def _prepare(
+        self,
+        kind: Kind,
+        addresses: tuple[Address, ...],
+        run_dir: Path,
+        scheduler: Path,
+        cores: Sequence[int],
+    ) -> None:
+        listens = kind == "http"
+        bound = [_bind(address, listens) for address in addresses]
+        self._sockets += [made for made, _ in bound if made is not None]
+        urls = [url for _, url in bound]
+        self.addresses += [_spoken(kind, url) for url in urls]
+        inherited = [(made.fileno(), url) for made, url in bound if made is not None and listens]
+        for index in range(self._config.doors.processes):
+            # A unix socket that gRPC binds itself can't be shared.
+            own = [url for url in urls if index == 0 or not url.startswith("unix:")]
+            spec = DoorSpec(
+                kind,
+                self._config.model_dump(mode="json"),
+                str(scheduler),
+                str(run_dir / "memory"),
+                list(cores),
+                inherited,
+                own,
+            )
+            path = run_dir / f"{kind}-{index}.json"
+            spec.write(path)
+            self._doors.append(_Door(path, tuple(number for number, _ in inherited)))
+
+    def _keep(self, door: _Door) -> None:
+        delay_s = _FIRST_DELAY_S
+        while not self._stopping.is_set():
+            started_s = time.monotonic()
+            self._run(door)
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started_s > _STEADY_S:
+                delay_s = _FIRST_DELAY_S
+            print(f"{door.spec.stem} door ended; it starts again", file=sys.stderr)
+            self._stopping.wait(delay_s)
+            delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+
+    def _run(self, door: _Door) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler.ingress.process", str(door.spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=door.descriptors,
+            start_new_session=True,
+        )
+        door.process = process
+        assert process.stdout is not None
+        assert process.stdin is not None
+        with process.stdin, process.stdout:
+            if self._stopping.is_set():
+                process.terminate()
+            for line in process.stdout:
+                if "listening" in json.loads(line):
+                    door.opened.set()
+            process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for door in self._doors:
+            if door.process is not None and door.process.poll() is None:
+                door.process.send_signal(number)
+
+
+def _bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
+    """A socket on an address, and the address with the port that it got.
+
+    Where the door listens by itself (gRPC), the socket only keeps the port for it.
+    """
+    if address.path is not None:
+        if not listens:
+            return None, str(address)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address.path)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.bind(address.path)
+        os.chmod(address.path, 0o600)
+        made.listen(_BACKLOG)
+        return made, str(address)
+    try:
+        family, _, _, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not listens:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind(where)
+        if listens:
+            made.listen(_BACKLOG)
+    except OSError as error:
+        raise AgentError(f"can't listen on {address}: {error.strerror or error}") from None
+    port = made.getsockname()[1]
+    return made, str(Address(address.scheme, host=address.host, port=port))
+
+
+def _spoken(kind: Kind, url: str) -> str:
+    """An address as a client of its protocol writes it."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "unix":
+        return f"{kind}+unix://{rest}"
+    return f"{kind}{'s' if scheme == 'tls' else ''}://{rest}"

@@ -1,0 +1,86 @@
+"""The kinds of value that a configuration is made of."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from scheduler.address import Address, AddressError, parse_address
+
+
+def _absolute(path: Path, info: ValidationInfo) -> Path:
+    base = (info.context or {}).get("base") or Path.cwd()
+    return Path(os.path.normpath(base / path.expanduser()))
+
+
+def _listening_address(value: object) -> Address:
+    address = value if isinstance(value, Address) else parse_address(str(value))
+    if address.scheme == "tls":
+        raise AddressError(
+            f"the daemon listens on unix:// and tcp:// alone; for {str(value)!r} let a TLS proxy "
+            "stand in front of a loopback address"
+        )
+    return address
+
+
+def one_or_more(value: object) -> object:
+    """A list of one address may be written as that address."""
+    return [value] if isinstance(value, str | Address) else value
+
+
+def written_as(pattern: str, wanted: str) -> AfterValidator:
+    """Text of a pattern, which `wanted` tells in words."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(f"{text!r} should be {wanted}")
+        return text
+
+    return AfterValidator(check)
+
+
+ConfigPath = Annotated[Path, AfterValidator(_absolute)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+
+
+def _door_address(value: object) -> Address:
+    if isinstance(value, Address):
+        return value
+    text = str(value)
+    return parse_address(text if "://" in text else f"tcp://{text}")
+
+
+DoorAddress = Annotated[
+    Address,
+    PlainValidator(_door_address),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "examples": ["127.0.0.1:8700", "tls://0.0.0.0:8743"]}),
+]
+ListeningAddress = Annotated[
+    Address,
+    PlainValidator(_listening_address),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "examples": ["unix:///run/laxity/laxity.sock"]}),
+]
+
+
+class Section(BaseModel):
+    """A part of the configuration: nothing unknown in it, and fixed once read."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True
+    )

@@ -1,0 +1,26 @@
+"""Structured logs on stderr, the same from every process of the daemon."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+from scheduler.config import LogConfig
+
+
+def set_up_logging(config: LogConfig) -> None:
+    """Sends structured logs to stderr, as the configuration says."""
+    console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelName(config.level.upper())
+        ),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

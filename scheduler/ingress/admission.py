@@ -1,0 +1,112 @@
+"""From a message to a request: what every door of the scheduler's own process asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scheduler.daemon.driver import Answer, Driver, Submission
+from scheduler.errors import Overloaded, Unavailable
+from scheduler.ingress.quotas import Quotas
+from scheduler.ingress.request_header import RequestShapes, in_order, urgency
+from scheduler.ingress.statistics import Statistics
+from scheduler.tenants import ANYONE, OWNER, Tenant
+from scheduler.wire import Body, Header, checked_budget_ns
+
+_UNCOUNTED = frozenset((ANYONE.name, OWNER.name))
+
+
+class Admission:
+    """Checks requests, counts what tenants hold, and counts how requests end.
+
+    Args:
+        driver: Takes the requests.
+        max_budget_ns: The longest deadline.
+
+    Attributes:
+        quotas: What tenants hold.
+        statistics: How requests ended.
+    """
+
+    def __init__(self, driver: Driver, max_budget_ns: int) -> None:
+        """Nothing has been asked yet."""
+        self.quotas = Quotas(driver.core.limits)
+        self.statistics = Statistics()
+        self._driver = driver
+        self._max_budget_ns = max_budget_ns
+        self._shapes = RequestShapes(driver.catalog)
+        self._unloaded: set[str] = set()
+
+    def submission(
+        self, header: Header, body: Body | None, tenant: Tenant, reply: Callable[[Answer], None]
+    ) -> Submission:
+        """The request that an `infer` message asks for.
+
+        Raises:
+            InvalidInput: Something in it is wrong.
+            ModelNotFound: The model is not there, or not for this tenant.
+            Unavailable: The model has been unloaded.
+            Overloaded: The box or the tenant holds too much already.
+            Forbidden: The tenant may not ask for that.
+        """
+        counted = tenant.name not in _UNCOUNTED
+        if counted:
+            tenant.check_scope("infer")
+            tenant.check_model(str(header.get("model")))
+        budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_budget_ns)
+        shape = self._shapes.of(header)
+        model, variant = shape.kind.model, shape.kind.variant
+        if model in self._unloaded:
+            raise Unavailable(f"model {model!r} has been unloaded on this box")
+        priority, weight, late = urgency(header)
+        if body is None:
+            raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
+        specs = shape.specs
+        if len(body) != shape.size or not shape.in_order:
+            specs, body = in_order(shape.names, header["in"], body)
+            if shape.has_batch:
+                specs = [[name, dtype, sizes[1:]] for name, dtype, sizes in specs]
+        now_ns = self._driver.clock_ns()
+        size = len(body)
+        if counted:
+            priority = tenant.priority(header.get("priority"))
+            self.quotas.admit(tenant, size, now_ns)
+
+        def ended(answer: Answer) -> None:
+            if counted:
+                self.quotas.release(tenant, size)
+            self.statistics.note(model, variant, answer)
+            if shape.has_batch and answer.outputs is not None:
+                answer.outputs = _with_batch(*answer.outputs)
+            reply(answer)
+
+        return Submission(
+            shape.kind, specs, body, now_ns + budget_ns, priority, weight, late, ended
+        )
+
+    def unload(self, model: str) -> None:
+        """Takes no more requests for a model; it stays in the workers' memory.
+
+        Raises:
+            ModelNotFound: There is no such model.
+        """
+        self._unloaded.add(self._driver.catalog.card(model).name)
+
+    def load(self, model: str) -> None:
+        """Takes requests for a model again.
+
+        Raises:
+            ModelNotFound: There is no such model.
+        """
+        self._unloaded.discard(self._driver.catalog.card(model).name)
+
+    def describe_models(self) -> dict[str, Any]:
+        """The catalog, with whether each model is `loaded`."""
+        described = self._driver.catalog.describe()
+        for model in described["models"]:
+            model["loaded"] = model["name"] not in self._unloaded
+        return described
+
+
+def _with_batch(specs: list[list[Any]], body: memoryview) -> tuple[list[list[Any]], memoryview]:
+    return [[name, dtype, [1, *shape]] for name, dtype, shape in specs], body

@@ -1,0 +1,83 @@
+"""The door for callers inside the scheduler's own process, such as the methods of its Ray actor."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from scheduler.call import DEFAULT_PRIORITY, infer_call
+from scheduler.daemon.driver import Answer, Driver
+from scheduler.errors import LaxityError, Unavailable, error_from_code
+from scheduler.ingress.native import NativeDoor
+from scheduler.result import Result, Timing
+from scheduler.tenants import OWNER
+from scheduler.wire import Body, Header, unpack_tensors
+
+
+class DirectDoor:
+    """Takes requests from any thread of this process.
+
+    Args:
+        loop: The scheduler's.
+        driver: Takes the requests.
+        door: Whose checks and counts these requests share.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, driver: Driver, door: NativeDoor) -> None:
+        """Nobody asks yet."""
+        self._loop = loop
+        self._driver = driver
+        self._door = door
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        deadline_ms: float,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+    ) -> Result:
+        """Waits for one inference; arguments and errors are those of `scheduler.Client.infer`."""
+        future: Future[Result] = Future()
+        call = infer_call(
+            0, future, model, inputs, deadline_ms, variant, priority, weight, accept_late
+        )
+        body = memoryview(b"".join(call.buffers))
+        self._loop.call_soon_threadsafe(self._submit, call.header, body, call.deadline_ns, future)
+        return future.result()
+
+    def _submit(self, header: Header, body: Body, deadline_ns: int, future: Future[Result]) -> None:
+        header["budget_ns"] = max(1, deadline_ns - time.monotonic_ns())
+        try:
+            if self._door.closing:
+                raise Unavailable("the box is shutting down")
+            submission = self._door.admission.submission(
+                header, body, OWNER, lambda answer: _end(future, answer)
+            )
+            self._driver.submit([submission])
+        except LaxityError as error:
+            future.set_exception(error)
+
+
+def _end(future: Future[Result], answer: Answer) -> None:
+    if answer.outputs is None or answer.offer is None:
+        error = error_from_code(answer.outcome.value, answer.reason, answer.detail)
+        future.set_exception(error)
+        return
+    specs, body = answer.outputs
+    future.set_result(
+        Result(
+            unpack_tensors(specs, body),
+            answer.outcome,
+            answer.target,
+            answer.offer.variant,
+            answer.offer.runtime,
+            answer.batch,
+            Timing(*answer.timing_ns),
+        )
+    )

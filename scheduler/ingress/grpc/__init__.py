@@ -1,0 +1,1 @@
+"""The door that speaks gRPC, with the stubs of tritonclient."""

@@ -1,0 +1,62 @@
+"""The standard health service, `grpc.health.v1.Health`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from scheduler.errors import Unavailable
+from scheduler.ingress.oip.service import Service
+
+_LOOK_S = 1.0
+"""How often a watched state is looked at."""
+
+
+class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Whether the box serves.
+
+    Args:
+        service: What answers need.
+        names: The services of this door.
+    """
+
+    def __init__(self, service: Service, names: tuple[str, ...]) -> None:
+        """Watched by nobody."""
+        self._service = service
+        self._names = ("", *names)
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        """The state now."""
+        if request.service not in self._names:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r}"
+            )
+        return await self._state()
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """The state now, and whenever it changes."""
+        last = None
+        while True:
+            if request.service in self._names:
+                state = await self._state()
+            else:
+                state = _response("SERVICE_UNKNOWN")
+            if state != last:
+                last = state
+                yield state
+            await asyncio.sleep(_LOOK_S)
+
+    async def _state(self) -> Any:
+        try:
+            ready = not self._service.draining and (await self._service.box.snapshot()).ready
+        except Unavailable:
+            ready = False
+        return _response("SERVING" if ready else "NOT_SERVING")
+
+
+def _response(state: str) -> Any:
+    return health_pb2.HealthCheckResponse(status=state)

@@ -1,0 +1,152 @@
+"""The messages of an inference: protobuf to the door's own, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+
+from scheduler.errors import InvalidInput
+from scheduler.ingress.oip.datatypes import (
+    Array,
+    bytes_of,
+    checked_datatype,
+    checked_shape,
+    from_bytes,
+    from_list,
+)
+from scheduler.ingress.oip.inference import Inferred
+from scheduler.ingress.oip.outputs import OutputTensor
+from scheduler.ingress.oip.parameters import echoed, how_it_went
+from scheduler.ingress.oip.request import (
+    InferRequest,
+    ReadRegion,
+    region_of,
+    wanted_output,
+)
+from scheduler.wire import MAX_TENSORS
+
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+def parsed(message: Any, read_region: ReadRegion) -> InferRequest:
+    """The request that a `ModelInferRequest` is.
+
+    Raises:
+        InvalidInput: It does not follow the protocol.
+    """
+    outputs = [wanted_output(o.name, values_of(o.parameters), True) for o in message.outputs]
+    if len(outputs) > MAX_TENSORS or not 0 < len(message.inputs) <= MAX_TENSORS:
+        raise InvalidInput(f"a request has 1 to {MAX_TENSORS} inputs and as many outputs at most")
+    return InferRequest(
+        message.model_name,
+        message.model_version,
+        message.id,
+        values_of(message.parameters),
+        _inputs(message, read_region),
+        tuple(outputs),
+        True,
+    )
+
+
+def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a map of parameters."""
+    return {
+        name: getattr(value, value.WhichOneof("parameter_choice") or "string_param")
+        for name, value in parameters.items()
+    }
+
+
+def answer(request: InferRequest, inferred: Inferred, outputs: Sequence[OutputTensor]) -> Any:
+    """The `ModelInferResponse`; an output that went to shared memory has no bytes here."""
+    response = pb.ModelInferResponse(
+        model_name=request.model, model_version=inferred.variant, id=request.id
+    )
+    put(response.parameters, {**echoed(request.parameters), **how_it_went(inferred)})
+    for output in outputs:
+        tensor = response.outputs.add(
+            name=output.name, datatype=output.datatype, shape=output.shape
+        )
+        if (region := output.wanted.region) is None:
+            response.raw_output_contents.append(bytes(output.raw))
+            continue
+        response.raw_output_contents.append(b"")  # clients find an output's bytes by its index
+        put(
+            tensor.parameters,
+            {
+                "shared_memory_region": region.name,
+                "shared_memory_offset": region.offset,
+                "shared_memory_byte_size": len(output.raw),
+            },
+        )
+    return response
+
+
+def put(parameters: Any, values: Mapping[str, Any]) -> None:
+    """Writes values into a map of parameters."""
+    for name, value in values.items():
+        if isinstance(value, bool):
+            parameters[name].bool_param = value
+        elif isinstance(value, int):
+            parameters[name].int64_param = value
+        elif isinstance(value, float):
+            parameters[name].double_param = value
+        else:
+            parameters[name].string_param = str(value)
+
+
+def _inputs(message: Any, read_region: ReadRegion) -> dict[str, Array]:
+    raw = message.raw_input_contents
+    arrays: dict[str, Array] = {}
+    used = 0
+    for tensor in message.inputs:
+        name = tensor.name
+        if name in arrays:
+            raise InvalidInput(f"input {name!r} appears twice")
+        datatype = checked_datatype(name, tensor.datatype)
+        shape = checked_shape(name, list(tensor.shape))
+        region = region_of(values_of(tensor.parameters))
+        if region is not None:
+            if tensor.HasField("contents"):
+                raise InvalidInput(f"input {name!r} has its data both here and elsewhere")
+            arrays[name] = from_bytes(name, datatype, shape, read_region(region))
+        elif raw:
+            if tensor.HasField("contents"):
+                raise InvalidInput(f"contents of {name!r} can't stand beside raw_input_contents")
+            if used == len(raw):
+                raise InvalidInput(f"raw_input_contents has nothing for input {name!r}")
+            arrays[name] = from_bytes(name, datatype, shape, raw[used])
+            used += 1
+        else:
+            arrays[name] = _typed(name, datatype, shape, tensor.contents)
+    if used != len(raw):
+        raise InvalidInput(f"raw_input_contents has {len(raw)} entries, the inputs need {used}")
+    return arrays
+
+
+def _typed(name: str, datatype: str, shape: list[int], contents: Any) -> Array:
+    field = _CONTENTS.get(datatype)
+    if field is None:
+        raise InvalidInput(f"input {name!r} is {datatype}: it goes as raw_input_contents alone")
+    values = getattr(contents, field)
+    if datatype == "BYTES":
+        return from_bytes(name, datatype, shape, bytes_of(list(values)))
+    if datatype in ("FP32", "FP64"):
+        array = np.array(values, np.float32 if datatype == "FP32" else np.float64)
+        return from_bytes(name, datatype, shape, array.tobytes())
+    return from_list(name, datatype, shape, list(values))

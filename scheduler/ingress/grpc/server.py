@@ -1,0 +1,134 @@
+"""The gRPC door of one process: its addresses, its certificates, its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc as stubs
+
+from scheduler.config import Config, TlsConfig
+from scheduler.ingress.grpc.callers import Callers
+from scheduler.ingress.grpc.health import HealthService
+from scheduler.ingress.grpc.service import InferenceService
+from scheduler.ingress.oip.service import Service
+from scheduler.tenants import Access
+
+_ENVELOPE_BYTES = 1_000_000
+"""What a message may have beside its tensors."""
+
+_STREAMS = 128
+
+
+class GrpcServer:
+    """Serves gRPC on addresses that it binds itself.
+
+    Args:
+        service: What answers need.
+        config: The box's configuration.
+        access: Who may come in.
+        addresses: `tcp://`, `tls://` or `unix://` URLs.
+    """
+
+    def __init__(
+        self, service: Service, config: Config, access: Access, addresses: Sequence[str]
+    ) -> None:
+        """Not yet open."""
+        mutual = config.tls is not None and config.tls.client_ca is not None
+        self._callers = Callers(access, mutual)
+        self._addresses = addresses
+        self._tls = config.tls
+        self._certificates = _Certificates(config.tls) if config.tls is not None else None
+        self._server = grpc.aio.server(
+            interceptors=(self._callers,),
+            options=_options(config),
+            maximum_concurrent_rpcs=config.limits.connections,
+        )
+        inference = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+        health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        stubs.add_GRPCInferenceServiceServicer_to_server(
+            InferenceService(service, self._callers), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(
+            HealthService(service, (inference,)), self._server
+        )
+        names = (inference, health, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    async def open(self) -> None:
+        """Listens.
+
+        Raises:
+            OSError: An address can't be had.
+        """
+        for url in self._addresses:
+            scheme, _, rest = url.partition("://")
+            target = f"unix:{rest}" if scheme == "unix" else rest
+            if scheme == "tls" and self._certificates is not None:
+                bound = self._server.add_secure_port(target, self._certificates.credentials())
+            else:
+                bound = self._server.add_insecure_port(target)
+            if not bound:
+                raise OSError(f"gRPC can't listen on {url}")
+            if scheme == "unix":
+                os.chmod(rest, 0o600)
+        await self._server.start()
+
+    def reload(self, access: Access) -> None:
+        """Takes over who may come in; handshakes from now on use the certificates of now."""
+        self._callers.access = access
+        if self._certificates is not None:
+            self._certificates.changed = True
+
+    async def drain(self, seconds: float) -> None:
+        """Begins nothing new, and waits for what is under way."""
+        await self._server.stop(seconds)
+
+
+class _Certificates:
+    """Gives gRPC the certificates, and later ones when there are."""
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self._tls = tls
+        self.changed = False
+
+    def credentials(self) -> Any:
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(),
+            self._fetch,
+            require_client_authentication=self._tls.client_ca is not None,
+        )
+
+    def _fetch(self) -> Any:
+        """Asked before each handshake; None keeps what there is."""
+        if not self.changed:
+            return None
+        self.changed = False
+        return self._configuration()
+
+    def _configuration(self) -> Any:
+        tls = self._tls
+        pair = tls.key.read_bytes(), tls.cert.read_bytes()
+        roots = tls.client_ca.read_bytes() if tls.client_ca is not None else None
+        return grpc.ssl_server_certificate_configuration([pair], roots)
+
+
+def _options(config: Config) -> list[tuple[str, int]]:
+    most = config.limits.body_mb * 10**6 + _ENVELOPE_BYTES
+    return [
+        ("grpc.max_receive_message_length", most),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", _STREAMS),
+        ("grpc.max_metadata_size", min(config.limits.header_kb * 1000, 64_000)),
+        ("grpc.max_connection_idle_ms", int(config.doors.idle_s * 1000)),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.so_reuseport", 1),
+    ]

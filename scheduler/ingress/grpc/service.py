@@ -1,0 +1,346 @@
+"""`inference.GRPCInferenceService`: each method, and how its errors go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2 as config_pb
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc as stubs
+
+from scheduler.core.outcomes import Outcome
+from scheduler.errors import InvalidInput, LaxityError, Unavailable
+from scheduler.ingress.grpc.callers import Callers
+from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
+from scheduler.ingress.oip.admin import Admin
+from scheduler.ingress.oip.deadlines import deadline_ms, priority
+from scheduler.ingress.oip.inference import Inference, Inferred, Terms
+from scheduler.ingress.oip.metadata import (
+    model_config,
+    model_metadata,
+    repository_index,
+    server_metadata,
+    statistics_of,
+)
+from scheduler.ingress.oip.outcomes import Refusal, refusal_of
+from scheduler.ingress.oip.outputs import output_tensors
+from scheduler.ingress.oip.request import Region, boolean
+from scheduler.ingress.oip.service import Service
+
+_STREAM_REQUESTS = 64
+"""How many requests of one stream are under way at once."""
+
+log = structlog.get_logger()
+
+Method = Callable[[Any, Any, Any], Awaitable[Any]]
+
+
+def _said(method: Method) -> Method:
+    """Ends a call with the status that its error stands for."""
+
+    @wraps(method)
+    async def call(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except asyncio.CancelledError:
+            raise  # the client has gone, or its deadline has passed
+        except Exception as error:
+            await self.abort(context, error)
+
+    return call
+
+
+class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Answers every call of the gRPC door.
+
+    Args:
+        service: What answers need.
+        callers: Tells who calls.
+    """
+
+    def __init__(self, service: Service, callers: Callers) -> None:
+        """Nothing is under way."""
+        self._service = service
+        self._box = service.box
+        self._callers = callers
+        self._admin = Admin(service)
+
+    async def abort(self, context: Any, error: BaseException) -> None:
+        """Ends a call with an error; its detail goes as metadata."""
+        if not isinstance(error, LaxityError):
+            log.error("call failed in the door", error=repr(error), exc_info=error)
+        refusal = refusal_of(error, self._service.compat)
+        metadata = [
+            ("laxity-code", refusal.code),
+            ("laxity-detail", json.dumps(refusal.detail, default=str)),
+        ]
+        if refusal.retry_after_s is not None:
+            metadata.append(("retry-after", str(refusal.retry_after_s)))
+        status = getattr(grpc.StatusCode, refusal.grpc)
+        await context.abort(status, refusal.message, tuple(metadata))
+
+    # -- health and metadata
+
+    @_said
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        """This process answers."""
+        return pb.ServerLiveResponse(live=True)
+
+    @_said
+    async def ServerReady(self, request: Any, context: Any) -> Any:
+        """A target is up, and new requests are admitted."""
+        ready = not self._service.draining and (await self._box.snapshot()).ready
+        return pb.ServerReadyResponse(ready=ready)
+
+    @_said
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        """Whether a target can run a model now."""
+        self._callers.tenant(context).check_model(request.name)
+        info = await self._box.model(request.name, request.version)
+        ready = (await self._box.snapshot()).model_ready(info, request.version)
+        return pb.ModelReadyResponse(ready=ready)
+
+    @_said
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+        """Name, version and extensions."""
+        return pb.ServerMetadataResponse(**server_metadata())
+
+    @_said
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:
+        """Versions and tensors of a model."""
+        self._callers.tenant(context).check_model(request.name)
+        info = await self._box.model(request.name, request.version)
+        return json_format.ParseDict(model_metadata(info), pb.ModelMetadataResponse())
+
+    @_said
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        """A model in the words of Triton's configuration."""
+        self._callers.tenant(context).check_model(request.name)
+        info = await self._box.model(request.name, request.version)
+        config = json_format.ParseDict(model_config(info), config_pb.ModelConfig())
+        return pb.ModelConfigResponse(config=config)
+
+    @_said
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:
+        """What was counted, of one model or all."""
+        tenant = self._callers.tenant(context)
+        if request.name:
+            tenant.check_model(request.name)
+            await self._box.model(request.name, request.version)
+        counted = statistics_of(
+            await self._box.ask("statistics"), tenant, request.name, request.version
+        )
+        return json_format.ParseDict(
+            {"model_stats": counted}, pb.ModelStatisticsResponse(), ignore_unknown_fields=True
+        )
+
+    # -- inference
+
+    @_said
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        """One inference."""
+        response, outcome = await self._infer(request, context, context.time_remaining())
+        if outcome is Outcome.LATE:
+            context.set_trailing_metadata((("laxity-outcome", outcome.value),))
+        return response
+
+    async def ModelStreamInfer(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        """Inferences, answered in the order in which they came, many under way at once.
+
+        An error concerns its own request, whose id the answer carries.
+        """
+        tasks: deque[asyncio.Task[Any]] = deque()
+        free = asyncio.Semaphore(_STREAM_REQUESTS)
+        arrived = asyncio.Event()
+        ended = False
+
+        async def read() -> None:
+            nonlocal ended
+            async for request in request_iterator:
+                await free.acquire()
+                tasks.append(asyncio.create_task(self._stream_one(request, context)))
+                arrived.set()
+            ended = True
+            arrived.set()
+
+        reading = asyncio.create_task(read())
+        try:
+            while not ended or tasks:
+                if not tasks:
+                    arrived.clear()
+                    await asyncio.wait(
+                        [reading, asyncio.create_task(arrived.wait())],
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if reading.done() and not ended:
+                        reading.result()
+                    continue
+                response = await tasks[0]
+                tasks.popleft()
+                free.release()
+                yield response
+        finally:
+            for task in (reading, *tasks):
+                task.cancel()
+
+    async def _stream_one(self, request: Any, context: Any) -> Any:
+        try:
+            response, _ = await self._infer(request, context, None)
+            return pb.ModelStreamInferResponse(infer_response=response)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if not isinstance(error, LaxityError):
+                log.error("call failed in the door", error=repr(error), exc_info=error)
+            return _stream_error(request, refusal_of(error, self._service.compat))
+
+    async def _infer(self, message: Any, context: Any, grpc_s: float | None) -> tuple[Any, Outcome]:
+        service, tenant = self._service, self._callers.tenant(context)
+        if service.draining:
+            raise Unavailable("the box is shutting down")
+        tenant.check_model(message.model_name)
+        info = self._box.known(message.model_name) or await self._box.model(message.model_name)
+
+        def read_region(region: Region) -> memoryview:
+            return service.memory.read(tenant, region)
+
+        request = parsed(message, read_region)
+        headers = self._callers.headers(context)
+        terms = Terms(
+            tenant,
+            deadline_ms(request.parameters, headers, grpc_s, info.name, tenant, service.defaults),
+            priority(request.parameters, headers),
+            boolean(request.parameters, "accept_late"),
+        )
+        future: asyncio.Future[Inferred] = asyncio.get_running_loop().create_future()
+
+        def ended(inferred: Inferred | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(inferred, BaseException):
+                future.set_exception(inferred)
+            else:
+                future.set_result(inferred)
+
+        inference = Inference(service.box, info, request, terms, service.items, ended)
+        try:
+            inferred = await future
+        finally:
+            inference.cancel()
+        outputs = output_tensors(request, inferred)
+        for output in outputs:
+            if (region := output.wanted.region) is not None:
+                service.memory.write(tenant, region, output.raw)
+        return answer(request, inferred, outputs), inferred.outcome
+
+    # -- what changes things
+
+    @_said
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        """Every model of the repository, served or not."""
+        tenant = self._callers.tenant(context)
+        models = repository_index(await self._box.snapshot(), tenant, request.ready)
+        return pb.RepositoryIndexResponse(
+            models=[pb.RepositoryIndexResponse.ModelIndex(**entry) for entry in models]
+        )
+
+    @_said
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+        """Takes requests for a model again."""
+        await self._admin.load(self._callers.tenant(context), request.model_name)
+        return pb.RepositoryModelLoadResponse()
+
+    @_said
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+        """Takes no more requests for a model."""
+        await self._admin.unload(self._callers.tenant(context), request.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+    @_said
+    async def TraceSetting(self, request: Any, context: Any) -> Any:
+        """Tracing as Triton names it."""
+        asked = {name: list(setting.value) for name, setting in request.settings.items()}
+        settings = self._admin.trace()
+        if asked:
+            plain = {n: v if n == "trace_level" else "".join(v) for n, v in asked.items()}
+            settings = self._admin.set_trace(self._callers.tenant(context), plain)
+        response = pb.TraceSettingResponse()
+        for name, value in settings.items():
+            response.settings[name].value.extend(value if isinstance(value, list) else [value])
+        return response
+
+    @_said
+    async def LogSettings(self, request: Any, context: Any) -> Any:
+        """Logging as Triton names it."""
+        settings = self._admin.logging()
+        if request.settings:
+            tenant = self._callers.tenant(context)
+            settings = self._admin.set_logging(tenant, values_of(request.settings))
+        response = pb.LogSettingsResponse()
+        for name, value in settings.items():
+            kind = {bool: "bool_param", int: "uint32_param"}.get(type(value), "string_param")
+            setattr(response.settings[name], kind, value)
+        return response
+
+    # -- shared memory
+
+    @_said
+    async def SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:
+        """The regions that the caller has registered."""
+        regions = self._service.memory.status(self._callers.tenant(context), request.name)
+        response = pb.SystemSharedMemoryStatusResponse()
+        for found in regions:
+            status = response.regions[found.name]
+            status.name, status.key = found.name, found.key
+            status.offset, status.byte_size = found.offset, found.byte_size
+        return response
+
+    @_said
+    async def SystemSharedMemoryRegister(self, request: Any, context: Any) -> Any:
+        """Names memory of the box."""
+        self._service.memory.register(
+            self._callers.tenant(context),
+            request.name,
+            request.key,
+            request.offset,
+            request.byte_size,
+        )
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    @_said
+    async def SystemSharedMemoryUnregister(self, request: Any, context: Any) -> Any:
+        """Forgets one region, or all of the caller's."""
+        self._service.memory.unregister(self._callers.tenant(context), request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    @_said
+    async def CudaSharedMemoryStatus(self, request: Any, context: Any) -> Any:
+        """There are no CUDA regions."""
+        return pb.CudaSharedMemoryStatusResponse()
+
+    @_said
+    async def CudaSharedMemoryRegister(self, request: Any, context: Any) -> Any:
+        """There can be none."""
+        raise InvalidInput("CUDA shared memory is not supported; system shared memory is")
+
+    @_said
+    async def CudaSharedMemoryUnregister(self, request: Any, context: Any) -> Any:
+        """There are none to forget."""
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+
+def _stream_error(request: Any, refusal: Refusal) -> Any:
+    response = pb.ModelInferResponse(
+        model_name=request.model_name, model_version=request.model_version, id=request.id
+    )
+    detail = json.dumps(refusal.detail, default=str)
+    put(response.parameters, {"code": refusal.code, "detail": detail})
+    return pb.ModelStreamInferResponse(error_message=refusal.message, infer_response=response)

@@ -1,0 +1,254 @@
+"""One HTTP/1.1 connection: bytes to requests, answers to bytes, in order, within limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import httptools
+
+from scheduler.errors import InvalidInput, LaxityError
+from scheduler.ingress.http.messages import Request, Response, as_refusal, written
+from scheduler.ingress.http.reading import Incoming
+from scheduler.ingress.oip.outcomes import TooSlow, refusal_of
+
+if TYPE_CHECKING:
+    from scheduler.ingress.http.door import HttpDoor
+
+_LINGER_S = 2.0
+"""How long what a refused client still sends is thrown away, so that it gets to read the answer."""
+
+
+class Turn:
+    """One request's place in the order of answers.
+
+    Attributes:
+        request: What was asked.
+        on_gone: Called if the client goes away before the answer.
+    """
+
+    __slots__ = ("_connection", "buffers", "on_gone", "request")
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        """Not yet answered."""
+        self._connection = connection
+        self.request = request
+        self.buffers: list[Any] | None = None
+        self.on_gone: Callable[[], None] | None = None
+
+    def answer(self, response: Response) -> None:
+        """Says the answer, once those before it are out."""
+        self.on_gone = None
+        self.buffers = written(response, self.request.keep_alive, self.request.is_head)
+        self._connection.flush()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The server's end of one connection.
+
+    Args:
+        door: What all connections share.
+
+    Attributes:
+        parser: Of the request that is coming in.
+    """
+
+    def __init__(self, door: HttpDoor) -> None:
+        """Not yet connected."""
+        self._door = door
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._turns: deque[Turn] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._paused = False
+        self._incoming = Incoming(self, door)
+        self.parser = httptools.HttpRequestParser(self._incoming)
+
+    # -- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes a place in the door, or is turned away."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        self._incoming.caller = self._door.caller_of(transport)
+        if not self._door.enter(self):
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: a large body is read in place."""
+        return self._incoming.unfilled() or self._door.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Takes bytes."""
+        incoming = self._incoming
+        if self._closing:
+            return
+        if incoming.unfilled() is not None:
+            if incoming.filled(nbytes):
+                self.parser = httptools.HttpRequestParser(incoming)
+        else:
+            self._feed(self._door.scratch[:nbytes])
+        if incoming.refusal is not None and not self._closing:
+            self._refuse_rest(incoming.refusal)
+        self._watch()
+
+    def eof_received(self) -> bool:
+        """The client has gone; half-closed connections are not kept."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancels what nobody waits for any more."""
+        self._transport = None
+        self._closing = True
+        self._stop_timer()
+        self._incoming.drop()
+        self._door.leave(self)
+        turns, self._turns = self._turns, deque()
+        for turn in turns:
+            self._door.release(turn.request.tenant, len(turn.request.body))
+            if turn.on_gone is not None:
+                turn.on_gone()
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: it gets some time, and no further ones."""
+        self._paused = True
+        self._read(False)
+        self._stop_timer()
+        self._timer = self._loop.call_later(self._door.limits.request_s, self.abort)
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._paused = False
+        self._stop_timer()
+        self._read(True)
+        self._watch()
+
+    # -- requests
+
+    def take(self, request: Request) -> None:
+        """A request is there."""
+        turn = Turn(self, request)
+        self._turns.append(turn)
+        if len(self._turns) >= self._door.limits.pipelined:
+            self._read(False)
+        self._door.serve(turn)
+
+    def refuse(self, request: Request, error: LaxityError) -> None:
+        """A request is there that was refused for its headers."""
+        turn = Turn(self, request)
+        self._turns.append(turn)
+        turn.answer(as_refusal(refusal_of(error)))
+
+    def go_on(self) -> None:
+        """Tells a client that asks first to send its body, unless other answers come before."""
+        if self._transport is not None and not self._turns:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def flush(self) -> None:
+        """Writes the answers that are next."""
+        out: list[Any] = []
+        keep = True
+        while self._turns and keep and self._turns[0].buffers is not None:
+            turn = self._turns.popleft()
+            self._door.release(turn.request.tenant, len(turn.request.body))
+            out += turn.buffers or ()
+            keep = turn.request.keep_alive
+        if not out or self._transport is None:
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+        if not keep:
+            self._end()
+        elif not self._turns:
+            if not self._paused:
+                self._read(True)
+            self._watch()
+
+    def say_goodbye(self) -> None:
+        """Closes as soon as nothing is under way."""
+        if not self._turns and not self._incoming.busy:
+            self.close()
+        for turn in self._turns:
+            turn.request.keep_alive = False
+
+    def close(self) -> None:
+        """Closes once what was written is out."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- inside
+
+    def _feed(self, data: memoryview) -> None:
+        incoming = self._incoming
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Not taken up, as RFC 9110, section 7.8 allows: what follows is HTTP/1.1 as before.
+            self.parser = httptools.HttpRequestParser(incoming)
+            if rest := data[upgrade.args[0] :]:
+                self._feed(rest)
+        except httptools.HttpParserCallbackError as error:
+            incoming.refusal = InvalidInput("the request can't be followed")
+            self._door.log_failure(error.__context__ or error)
+        except httptools.HttpParserError as error:
+            if incoming.refusal is None:
+                incoming.refusal = InvalidInput(f"not HTTP/1.1: {error}")
+        else:
+            incoming.count_head(len(data))
+
+    def _refuse_rest(self, error: LaxityError) -> None:
+        """Answers what can't be followed, throws away what still comes, and closes."""
+        turn = Turn(self, self._incoming.as_request(keep_alive=False))
+        self._closing = True
+        self._incoming.drop()
+        self._stop_timer()
+        self._turns.append(turn)
+        turn.answer(as_refusal(refusal_of(error)))
+
+    def _end(self) -> None:
+        """Closes; where the client still sends, after it has had time to read the answer."""
+        if not self._closing or self._transport is None:
+            self.close()
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._timer = self._loop.call_later(_LINGER_S, self.abort)
+
+    def _read(self, on: bool) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            (self._transport.resume_reading if on else self._transport.pause_reading)()
+
+    def _watch(self) -> None:
+        """Times what the client is to do next: finish its request, or begin another."""
+        if self._closing or self._paused:
+            return
+        if self._incoming.busy:
+            self._door.busy(self)
+            if self._timer is None:
+                patience_s = self._door.limits.patience_s(self._incoming.declared)
+                self._timer = self._loop.call_later(patience_s, self._too_slow)
+            return
+        self._stop_timer()
+        if self._turns:
+            self._door.busy(self)
+        else:
+            self._door.idle(self)
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        self._refuse_rest(TooSlow("the request did not come in in time"))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

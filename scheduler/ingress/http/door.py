@@ -1,0 +1,187 @@
+"""What all connections of the HTTP door share: who may come in, what is held, who is idle."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from scheduler.errors import Forbidden, Overloaded, Unauthorized
+from scheduler.ingress.http.connection import Connection, Turn
+from scheduler.ingress.http.limits import HttpLimits
+from scheduler.ingress.oip.callers import certificate_names, tenant_of
+from scheduler.tenants import OWNER, Access, Tenant
+
+_SCRATCH_BYTES = 64 * 1024
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Caller:
+    """What a connection tells of its other end.
+
+    Attributes:
+        is_owner: It came over a unix socket, whose permissions let it in.
+        certificates: The names in its client certificate.
+        known: The last credentials, by whose rules they were looked up, and whose they are.
+    """
+
+    is_owner: bool
+    certificates: tuple[str, ...]
+    known: tuple[str, Access, Tenant] | None = None
+
+
+class HttpDoor:
+    """One process's part of the HTTP door.
+
+    Args:
+        limits: What is taken at most.
+        access: Who may come in.
+        serve: Answers a request.
+
+    Attributes:
+        limits: What is taken at most.
+        access: Who may come in; may be replaced.
+        serve: Answers a request.
+        scratch: Where bytes are read before it is known whose they are; filled and parsed in one
+            go, so one is enough for all connections.
+        closing: Whether connections close after the answer.
+    """
+
+    def __init__(self, limits: HttpLimits, access: Access, serve: Callable[[Turn], None]) -> None:
+        """Open, with nobody in."""
+        self.limits = limits
+        self.access = access
+        self.serve = serve
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.closing = False
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Connection] = set()
+        self._idle: OrderedDict[Connection, float] = OrderedDict()
+        self._held = 0
+        self._held_by: Counter[str] = Counter()
+        self._sweep = self._loop.call_later(limits.idle_s / 4, self._close_idle)
+
+    def __call__(self) -> asyncio.BufferedProtocol:
+        """The protocol of one more connection."""
+        return Connection(self)
+
+    # -- connections
+
+    def enter(self, connection: Connection) -> bool:
+        """Counts a connection in; whether there is room, once the one idle longest has left."""
+        if len(self._connections) >= self.limits.connections:
+            if not self._idle:
+                return False
+            longest, _ = self._idle.popitem(last=False)
+            longest.abort()
+            self._connections.discard(longest)
+        self._connections.add(connection)
+        self.idle(connection)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """Counts a connection out."""
+        self._connections.discard(connection)
+        self._idle.pop(connection, None)
+
+    def idle(self, connection: Connection) -> None:
+        """Nothing is under way on a connection."""
+        if connection in self._connections:
+            self._idle[connection] = time.monotonic()
+            self._idle.move_to_end(connection)
+
+    def busy(self, connection: Connection) -> None:
+        """Something is."""
+        self._idle.pop(connection, None)
+
+    def caller_of(self, transport: asyncio.BaseTransport) -> Caller:
+        """What is known of the other end before it has said anything."""
+        peer = transport.get_extra_info("socket")
+        if peer is not None and peer.family != socket.AF_UNIX:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Caller(
+            is_owner=peer is not None and peer.family == socket.AF_UNIX,
+            certificates=certificate_names(transport.get_extra_info("peercert")),
+        )
+
+    # -- requests
+
+    def admit(self, caller: Caller | None, method: str, headers: Mapping[str, str]) -> Tenant:
+        """Who asks.
+
+        Raises:
+            Unauthorized: Nobody who may.
+            Forbidden: A web page, which any program of the box may show.
+        """
+        if caller is None:
+            raise Unauthorized("the connection is gone")
+        if not self.access.required:
+            if "origin" in headers:
+                raise Forbidden("web pages may come in only where a token is asked for")
+            return OWNER if caller.is_owner else tenant_of(self.access, None, caller.certificates)
+        said = headers.get("authorization", "")
+        known = caller.known
+        if known is not None and known[1] is self.access and _same(known[0], said):
+            return known[2]
+        tenant = tenant_of(self.access, said, caller.certificates)
+        caller.known = said, self.access, tenant
+        return tenant
+
+    def hold(self, tenant: Tenant, count: int) -> None:
+        """Counts bytes of a body in.
+
+        Raises:
+            Overloaded: There are too many, of all or of this tenant.
+        """
+        limit = self.limits.held_bytes
+        share = int(limit * tenant.queue_share)
+        if self._held + count > limit or self._held_by[tenant.name] + count > share:
+            raise Overloaded(f"bodies hold {min(limit, share)} bytes already", {"limit": "bytes"})
+        self._held += count
+        self._held_by[tenant.name] += count
+
+    def release(self, tenant: Tenant, count: int) -> None:
+        """Counts bytes out."""
+        if count:
+            self._held -= count
+            self._held_by[tenant.name] -= count
+
+    def log_failure(self, error: BaseException) -> None:
+        """Says what should not have happened."""
+        log.error("request failed in the door", error=repr(error), exc_info=error)
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Closes every connection as soon as nothing is under way on it."""
+        self.closing = True
+        self._sweep.cancel()
+        for connection in list(self._connections):
+            connection.say_goodbye()
+
+    @property
+    def open_connections(self) -> int:
+        """How many are open."""
+        return len(self._connections)
+
+    def _close_idle(self) -> None:
+        oldest_s = time.monotonic() - self.limits.idle_s
+        while self._idle:
+            connection, since_s = next(iter(self._idle.items()))
+            if since_s > oldest_s:
+                break
+            del self._idle[connection]
+            connection.close()
+        self._sweep = self._loop.call_later(self.limits.idle_s / 4, self._close_idle)
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())

@@ -1,0 +1,170 @@
+"""`POST …/infer`: a request's way through the HTTP door and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from scheduler.errors import LaxityError, Unavailable
+from scheduler.ingress.http.coding import accepted_coding, decoded, encoded
+from scheduler.ingress.http.connection import Turn
+from scheduler.ingress.http.inference import answer, parsed
+from scheduler.ingress.http.limits import HttpLimits
+from scheduler.ingress.http.messages import Response, as_refusal
+from scheduler.ingress.oip.box import ModelInfo
+from scheduler.ingress.oip.deadlines import deadline_ms, priority
+from scheduler.ingress.oip.inference import Inference, Inferred, Terms
+from scheduler.ingress.oip.outcomes import refusal_of
+from scheduler.ingress.oip.outputs import output_tensors
+from scheduler.ingress.oip.request import InferRequest, Region, boolean
+from scheduler.ingress.oip.service import Service
+
+_THREAD_BYTES = 64 * 1024
+"""Bodies from this size are compressed and decompressed in a thread: zlib leaves the lock."""
+
+
+class Turns:
+    """Runs what a turn needs and gives it exactly one answer.
+
+    Args:
+        service: What answers need.
+        log_failure: Told what should not have happened.
+    """
+
+    def __init__(self, service: Service, log_failure: Callable[[BaseException], None]) -> None:
+        """Nothing runs."""
+        self.service = service
+        self._log_failure = log_failure
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
+        """Answers a turn with what some work gives, unless it says None and will answer itself."""
+        task = asyncio.get_running_loop().create_task(self._run(turn, work))
+        self._tasks.add(task)
+        turn.on_gone = partial(_cancel, task)
+        task.add_done_callback(self._tasks.discard)
+
+    def refuse(self, turn: Turn, error: BaseException) -> None:
+        """Answers with an error."""
+        if not isinstance(error, LaxityError | asyncio.CancelledError):
+            self._log_failure(error)
+        turn.answer(as_refusal(refusal_of(error, self.service.compat)))
+
+    def finish(self, turn: Turn, response: Response) -> None:
+        """Answers, in the coding that the client asks for."""
+        size = response.size
+        coding = accepted_coding(turn.request.headers.get("accept-encoding", ""), size)
+        if coding is None:
+            turn.answer(response)
+        elif size < _THREAD_BYTES:
+            turn.answer(_coded(response, coding))
+        else:
+            self.start(turn, self._code(response, coding))
+
+    async def _code(self, response: Response, coding: str) -> Response:
+        return await asyncio.to_thread(_coded, response, coding)
+
+    async def _run(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
+        try:
+            response = await work
+        except asyncio.CancelledError:
+            raise  # the client has gone
+        except BaseException as error:
+            self.refuse(turn, error)
+            return
+        if response is None:
+            return
+        if "content-encoding" in dict(response.headers):
+            turn.answer(response)
+        else:
+            self.finish(turn, response)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+def _coded(response: Response, coding: str) -> Response:
+    body = encoded(list(response.body), coding)
+    headers = [*response.headers, ("content-encoding", coding), ("vary", "accept-encoding")]
+    return Response(response.status, (body,), response.content_type, headers)
+
+
+class InferTurns:
+    """Answers inference requests.
+
+    Args:
+        turns: What gives turns their answers.
+        limits: What is taken at most.
+    """
+
+    def __init__(self, turns: Turns, limits: HttpLimits) -> None:
+        """Nothing is under way."""
+        self._turns = turns
+        self._service = turns.service
+        self._limits = limits
+
+    def serve(self, turn: Turn, model: str, version: str) -> None:
+        """Answers one request; without a task where the model is known and nothing is coded."""
+        service, headers = self._service, turn.request.headers
+        if service.draining:
+            self._turns.refuse(turn, Unavailable("the box is shutting down"))
+            return
+        info = service.box.known(model)
+        if info is None or "content-encoding" in headers:
+            self._turns.start(turn, self._prepare(turn, model, version))
+            return
+        try:
+            self._begin(turn, info, version, turn.request.body)
+        except Exception as error:
+            self._turns.refuse(turn, error)
+
+    async def _prepare(self, turn: Turn, model: str, version: str) -> None:
+        request = turn.request
+        request.tenant.check_model(model)
+        info = self._service.box.known(model) or await self._service.box.model(model)
+        body, limit = request.body, self._limits.body_bytes
+        if coding := request.headers.get("content-encoding"):
+            if len(body) < _THREAD_BYTES:
+                body = decoded(body, coding, limit)
+            else:
+                body = await asyncio.to_thread(decoded, body, coding, limit)
+        self._begin(turn, info, version, body)
+
+    def _begin(self, turn: Turn, info: ModelInfo, version: str, body: memoryview) -> None:
+        service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
+
+        def read_region(region: Region) -> memoryview:
+            return service.memory.read(tenant, region)
+
+        tenant.check_model(info.name)
+        request = parsed(info, version, headers, body, self._limits.json_bytes, read_region)
+        parameters = request.parameters
+        terms = Terms(
+            tenant,
+            deadline_ms(parameters, headers, None, info.name, tenant, service.defaults),
+            priority(parameters, headers),
+            boolean(parameters, "accept_late", headers.get("x-laxity-accept-late") == "true"),
+        )
+
+        def ended(inferred: Inferred | BaseException) -> None:
+            if isinstance(inferred, BaseException):
+                self._turns.refuse(turn, inferred)
+                return
+            try:
+                self._turns.finish(turn, self._answer(turn, request, inferred))
+            except Exception as error:
+                self._turns.refuse(turn, error)
+
+        inference = Inference(service.box, info, request, terms, service.items, ended)
+        if turn.buffers is None:
+            turn.on_gone = inference.cancel
+
+    def _answer(self, turn: Turn, request: InferRequest, inferred: Inferred) -> Response:
+        outputs = output_tensors(request, inferred)
+        for output in outputs:
+            if (region := output.wanted.region) is not None:
+                self._service.memory.write(turn.request.tenant, region, output.raw)
+        return answer(request, inferred, outputs)

@@ -1,0 +1,122 @@
+"""What the HTTP door hears and says, apart from sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from scheduler.ingress.oip.outcomes import Refusal
+from scheduler.tenants import Tenant
+
+JSON = "application/json"
+_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
+_LINES = {
+    code: f"HTTP/1.1 {code} {phrase}\r\nserver: laxity\r\ndate: ".encode()
+    for code, phrase in _PHRASES.items()
+}
+
+
+@dataclass(slots=True)
+class Request:
+    """A request whose body is there.
+
+    Attributes:
+        method: Upper case; GET where it was HEAD.
+        path: Without the query, still percent-encoded.
+        headers: By name in lower case.
+        body: As sent, maybe compressed.
+        tenant: Who asks.
+        keep_alive: Whether the connection stays open.
+        is_head: Whether the answer goes without its body.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: memoryview
+    tenant: Tenant
+    keep_alive: bool
+    is_head: bool = False
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer.
+
+    Attributes:
+        status: The HTTP status.
+        body: Its parts.
+        content_type: Of the body.
+        headers: More headers.
+    """
+
+    status: int
+    body: Sequence[Any] = ()
+    content_type: str = JSON
+    headers: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Of the body, in bytes."""
+        return sum(map(len, self.body))
+
+
+class _Clock:
+    """The Date header, written once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._date = b""
+
+    def date(self) -> bytes:
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._date = formatdate(second, usegmt=True).encode()
+        return self._date
+
+
+_clock = _Clock()
+
+
+def as_json(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(status, (orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY),))
+
+
+def as_refusal(refusal: Refusal) -> Response:
+    """An error, as JSON."""
+    headers = []
+    if refusal.retry_after_s is not None:
+        headers.append(("retry-after", str(refusal.retry_after_s)))
+    if refusal.http == 405:
+        headers.append(("allow", str(refusal.detail.get("allow", ""))))
+    if refusal.http == 401:
+        headers.append(("www-authenticate", "Bearer"))
+    body = orjson.dumps(refusal.body, default=str, option=orjson.OPT_NON_STR_KEYS)
+    return Response(refusal.http, (body,), headers=headers)
+
+
+def written(response: Response, keep_alive: bool, is_head: bool = False) -> list[Any]:
+    """The buffers that make an answer, ready for `writelines`."""
+    size = response.size
+    head = [
+        _LINES[response.status],
+        _clock.date(),
+        f"\r\ncontent-type: {response.content_type}\r\ncontent-length: {size}\r\n".encode(),
+    ]
+    head += [
+        f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in response.headers
+    ]
+    head.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+    if is_head or not size:
+        return [b"".join(head)]
+    if size <= 16384:
+        return [b"".join((*head, *response.body))]
+    return [b"".join(head), *response.body]

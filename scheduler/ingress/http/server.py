@@ -1,0 +1,109 @@
+"""The HTTP door of one process: its sockets, its certificates, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Sequence
+from socket import AF_UNIX, socket
+
+from scheduler.config import Config, TlsConfig
+from scheduler.ingress.http.door import HttpDoor
+from scheduler.ingress.http.limits import HttpLimits
+from scheduler.ingress.http.routes import Routes
+from scheduler.ingress.oip.service import Service
+from scheduler.tenants import Access
+
+_PIPELINED = 32
+_HANDSHAKE_S = 5.0
+_LOOK_S = 0.02
+"""How often a draining door looks whether its last connection has gone."""
+
+
+class HttpServer:
+    """Serves HTTP on sockets that the agent has bound.
+
+    Args:
+        service: What answers need.
+        config: The box's configuration.
+        access: Who may come in.
+        sockets: They listen already; each with its address.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        config: Config,
+        access: Access,
+        sockets: Sequence[tuple[socket, str]],
+    ) -> None:
+        """Not yet open."""
+        limits = http_limits(config)
+        routes = Routes(service, limits, lambda error: self._door.log_failure(error))
+        self._door = HttpDoor(limits, access, routes.serve)
+        self._sockets = sockets
+        self._tls = config.tls
+        self._context = _context(config.tls) if config.tls is not None else None
+        self._servers: list[asyncio.AbstractServer] = []
+
+    async def open(self) -> None:
+        """Listens."""
+        loop = asyncio.get_running_loop()
+        for listening, address in self._sockets:
+            tls = self._context if address.startswith("tls://") else None
+            if listening.family == AF_UNIX:
+                server = await loop.create_unix_server(self._door, sock=listening)
+            else:
+                timeout = _HANDSHAKE_S if tls is not None else None
+                server = await loop.create_server(
+                    self._door, sock=listening, ssl=tls, ssl_handshake_timeout=timeout
+                )
+            self._servers.append(server)
+
+    def reload(self, access: Access) -> None:
+        """Takes over who may come in; handshakes from now on use the certificates of now."""
+        self._door.access = access
+        if self._tls is not None and self._context is not None:
+            _load(self._context, self._tls)
+
+    async def drain(self, seconds: float) -> None:
+        """Listens no more, and waits for the last answers."""
+        for server in self._servers:
+            server.close()
+        self._door.stop()
+        end_s = time.monotonic() + seconds
+        while self._door.open_connections and time.monotonic() < end_s:
+            await asyncio.sleep(_LOOK_S)
+
+
+def http_limits(config: Config) -> HttpLimits:
+    """The limits that a configuration sets."""
+    doors, limits = config.doors, config.limits
+    json_bytes = min(doors.json_mb * 10**6, limits.body_mb * 10**6)
+    return HttpLimits(
+        head_bytes=min(limits.header_kb * 1000, 64_000),
+        body_bytes=limits.body_mb * 10**6,
+        json_bytes=json_bytes,
+        held_bytes=doors.held_mb * 10**6,
+        connections=limits.connections,
+        pipelined=_PIPELINED,
+        items=doors.items,
+        request_s=doors.request_s,
+        idle_s=doors.idle_s,
+    )
+
+
+def _context(tls: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if tls.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(tls.client_ca)
+    _load(context, tls)
+    return context
+
+
+def _load(context: ssl.SSLContext, tls: TlsConfig) -> None:
+    context.load_cert_chain(tls.cert, tls.key)

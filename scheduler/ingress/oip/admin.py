@@ -1,0 +1,103 @@
+"""What changes the box or its settings: a scope of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.errors import InvalidInput
+from scheduler.ingress.oip.service import Service
+from scheduler.tenants import Tenant
+
+_TRACE = {
+    "trace_level": ["OFF"],
+    "trace_rate": "0",
+    "trace_count": "0",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+_LEVELS = {"log_errors": "error", "log_warnings": "warning", "log_info": "info"}
+
+
+class Admin:
+    """Carries out an administrator's orders.
+
+    Args:
+        service: What they concern.
+    """
+
+    def __init__(self, service: Service) -> None:
+        """Has changed nothing."""
+        self._service = service
+
+    async def load(self, tenant: Tenant, model: str) -> None:
+        """Takes requests for a model again.
+
+        Raises:
+            Forbidden: The tenant may not.
+            ModelNotFound: There is no such model.
+        """
+        await self._order(tenant, "load", model=model)
+
+    async def unload(self, tenant: Tenant, model: str) -> None:
+        """Takes no more requests for a model; errors are those of `load`."""
+        await self._order(tenant, "unload", model=model)
+
+    async def swap_policy(self, tenant: Tenant, name: Any, options: Any) -> Any:
+        """Lets another policy decide.
+
+        Raises:
+            Forbidden: The tenant may not.
+            InvalidInput: There is no such policy or option.
+        """
+        return await self._order(tenant, "policy", name=name, options=options)
+
+    def trace(self) -> dict[str, Any]:
+        """Tracing as Triton names it: it is always off, and the journal tells more."""
+        return dict(_TRACE)
+
+    def set_trace(self, tenant: Tenant, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes what is so already.
+
+        Raises:
+            Forbidden: The tenant may not.
+            InvalidInput: Tracing should be turned on.
+        """
+        tenant.check_scope("admin")
+        return _unchanged(settings, _TRACE, "tracing is off; what happened is in the journal")
+
+    def logging(self) -> dict[str, Any]:
+        """Logging as Triton names it."""
+        shown = ("error", "warning", "info", "debug").index(self._service.log_level)
+        return {
+            "log_file": "",
+            **{name: shown >= index for index, name in enumerate(_LEVELS)},
+            "log_verbose_level": int(self._service.log_level == "debug"),
+            "log_format": "ISO8601",
+        }
+
+    def set_logging(self, tenant: Tenant, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes what is so already.
+
+        Raises:
+            Forbidden: The tenant may not.
+            InvalidInput: It should become otherwise.
+        """
+        tenant.check_scope("admin")
+        return _unchanged(settings, self.logging(), "log.level in the configuration sets it")
+
+    async def _order(self, tenant: Tenant, kind: str, **fields: Any) -> Any:
+        tenant.check_scope("admin")
+        answer = await self._service.box.ask(kind, tenant, **fields)
+        self._service.box.changed()
+        return answer
+
+
+def _unchanged(settings: Mapping[str, Any], current: Mapping[str, Any], why: str) -> dict[str, Any]:
+    for name, value in settings.items():
+        if name not in current:
+            raise InvalidInput(f"there is no setting {name!r}; there are {', '.join(current)}")
+        if value not in (current[name], None):
+            raise InvalidInput(f"{name} is {current[name]!r} and can't be changed here: {why}")
+    return dict(current)

@@ -1,0 +1,181 @@
+"""The protocol's datatypes: bytes and JSON in, arrays out, and back. No sockets."""
+
+from __future__ import annotations
+
+import math
+import struct
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.errors import InvalidInput
+from scheduler.wire import MAX_DIMENSIONS
+
+Array = NDArray[Any]
+
+NATIVE: dict[str, str] = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+"""NumPy's name of each datatype that a model can take."""
+
+DATATYPES: dict[str, str] = {name: datatype for datatype, name in NATIVE.items()}
+"""The protocol's name of each NumPy dtype."""
+
+_BYTES, _BF16 = "BYTES", "BF16"
+_ACCEPTED = (*NATIVE, _BF16, _BYTES)
+_LENGTH = struct.Struct("<I")
+_MAX_SIZE = 2**40
+_KINDS: dict[str, set[type]] = {"b": {bool}, "f": {int, float}, "i": {int}, "u": {int}}
+
+
+def checked_shape(name: str, shape: Any) -> list[int]:
+    """The shape of a tensor.
+
+    Raises:
+        InvalidInput: It is not a list of a few sizes.
+    """
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+        raise InvalidInput(f"shape of {name!r} should be a list of at most {MAX_DIMENSIONS} sizes")
+    if not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in shape):
+        raise InvalidInput(f"shape of {name!r} should hold integers from 0, not {shape!r:.80}")
+    if math.prod(shape) > _MAX_SIZE:
+        raise InvalidInput(f"shape of {name!r} has {math.prod(shape)} elements; that is too many")
+    return shape
+
+
+def checked_datatype(name: str, datatype: Any) -> str:
+    """The datatype of a tensor.
+
+    Raises:
+        InvalidInput: It is none of the protocol's.
+    """
+    if datatype not in _ACCEPTED:
+        raise InvalidInput(
+            f"datatype of {name!r} should be one of {', '.join(_ACCEPTED)}, not {datatype!r:.80}"
+        )
+    return str(datatype)
+
+
+def from_bytes(name: str, datatype: str, shape: list[int], raw: memoryview | bytes) -> Array:
+    """A tensor from its bytes: little-endian and row-major, without a copy where that is possible.
+
+    BF16 becomes float32, which holds every value of it. BYTES becomes uint8: one element of that
+    many bytes, which is what models that decode images themselves take.
+
+    Raises:
+        InvalidInput: The bytes are not as many as datatype and shape say.
+    """
+    if datatype == _BYTES:
+        return _one_element(name, shape, elements_of(name, raw))
+    count = math.prod(shape)
+    dtype = np.dtype("<u2") if datatype == _BF16 else np.dtype(NATIVE[datatype])
+    if len(raw) != count * dtype.itemsize:
+        raise InvalidInput(
+            f"tensor {name!r} ({datatype} {shape}) takes {count * dtype.itemsize} bytes, "
+            f"not {len(raw)}"
+        )
+    array: Array = np.frombuffer(raw, dtype).reshape(shape)
+    if datatype == _BF16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    elif datatype == "BOOL" and array.size and np.frombuffer(raw, np.uint8).max() > 1:
+        raise InvalidInput(f"tensor {name!r} is BOOL: each byte is 0 or 1")
+    return array
+
+
+def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
+    """A tensor from JSON: its elements in row-major order, nested or flat.
+
+    Raises:
+        InvalidInput: They are not of the datatype, or not as many as the shape says.
+    """
+    if not isinstance(data, list):
+        raise InvalidInput(f"data of {name!r} should be a list, not {type(data).__name__}")
+    flat, kinds = _flat(name, data)
+    if datatype == _BYTES:
+        if not kinds <= {str}:
+            raise InvalidInput(f"data of {name!r} should hold BYTES values (strings) alone")
+        return _one_element(name, shape, [text.encode() for text in flat])
+    if len(flat) != math.prod(shape):
+        raise InvalidInput(
+            f"data of {name!r} has {len(flat)} elements, shape {shape} has {math.prod(shape)}"
+        )
+    wanted = np.dtype("float32" if datatype == _BF16 else NATIVE[datatype])
+    if not flat:
+        return np.empty(shape, wanted)
+    # Kinds first: an array of texts takes the longest one's memory for each of them.
+    if not kinds <= _KINDS[wanted.kind] or not _fits(found := np.array(flat), wanted):
+        raise InvalidInput(f"data of {name!r} should hold {datatype} values alone")
+    return found.astype(wanted).reshape(shape)
+
+
+def elements_of(name: str, raw: memoryview | bytes) -> list[bytes]:
+    """The elements of a BYTES tensor, each preceded by its length.
+
+    Raises:
+        InvalidInput: A length goes beyond the end.
+    """
+    elements = []
+    offset, end = 0, len(raw)
+    while offset < end:
+        start = offset + _LENGTH.size
+        if start > end:
+            raise InvalidInput(f"BYTES tensor {name!r} ends within a length")
+        offset = start + _LENGTH.unpack_from(raw, offset)[0]
+        if offset > end:
+            raise InvalidInput(f"BYTES tensor {name!r} ends within an element")
+        elements.append(bytes(raw[start:offset]))
+    return elements
+
+
+def bytes_of(elements: list[bytes]) -> bytes:
+    """A BYTES tensor, each element preceded by its length."""
+    return b"".join(part for e in elements for part in (_LENGTH.pack(len(e)), e))
+
+
+def _fits(found: Array, wanted: np.dtype[Any]) -> bool:
+    """Whether numbers as JSON has them can be of a dtype without losing what they say."""
+    if wanted.kind not in "iu":
+        return found.dtype.kind in "iufb"
+    if found.dtype.kind not in "iu":
+        return False
+    info = np.iinfo(wanted)
+    return bool(int(found.min()) >= info.min and int(found.max()) <= info.max)
+
+
+def _flat(name: str, data: list[Any]) -> tuple[list[Any], set[type]]:
+    """The elements of nested lists, and their types."""
+    kinds = set(map(type, data))
+    for _ in range(MAX_DIMENSIONS):
+        if list not in kinds:
+            return data, kinds
+        if len(kinds) > 1:
+            raise InvalidInput(f"data of {name!r} is nested unevenly")
+        data = list(chain.from_iterable(data))
+        kinds = set(map(type, data))
+    raise InvalidInput(f"data of {name!r} is nested more than {MAX_DIMENSIONS} deep")
+
+
+def _one_element(name: str, shape: list[int], elements: list[bytes]) -> Array:
+    if len(elements) != math.prod(shape):
+        raise InvalidInput(
+            f"tensor {name!r} has {len(elements)} elements, shape {shape} has {math.prod(shape)}"
+        )
+    if len(elements) != 1:
+        raise InvalidInput(
+            f"BYTES tensor {name!r} has {len(elements)} elements; models here take one element, "
+            "as a UINT8 vector of its bytes"
+        )
+    return np.frombuffer(elements[0], np.uint8)

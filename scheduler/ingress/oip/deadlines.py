@@ -1,0 +1,102 @@
+"""When an answer is due, from every convention that clients have: the first one found wins.
+
+1. parameters.timeout, in microseconds (Triton)
+2. the gRPC deadline
+3. x-request-timeout-ms
+4. x-request-timeout-seconds
+5. x-envoy-expected-rq-timeout-ms (Envoy, Istio)
+6. Prefer: wait=SECONDS (RFC 7240)
+7. the model's default, the tenant's, the box's
+
+And how urgent a request is: parameters.priority (Triton: 1 is first, 0 is the default), or the
+`u` of the Priority header (RFC 9218: 0 is first).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.call import LOWEST_PRIORITY, MAX_DEADLINE_MS
+from scheduler.errors import InvalidInput
+from scheduler.ingress.oip.request import Parameters, integer
+from scheduler.tenants import Tenant
+
+_HEADERS_MS: tuple[tuple[str, float], ...] = (
+    ("x-request-timeout-ms", 1.0),
+    ("x-request-timeout-seconds", 1e3),
+    ("x-envoy-expected-rq-timeout-ms", 1.0),
+)
+_NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?")
+_WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])', re.IGNORECASE)
+_URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*(\d{1,3})\s*(?:$|[,;])")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The deadlines of requests that name none.
+
+    Attributes:
+        any_ms: Of any model.
+        by_model_ms: Of one model.
+    """
+
+    any_ms: float
+    by_model_ms: Mapping[str, float]
+
+
+def deadline_ms(
+    parameters: Parameters,
+    headers: Mapping[str, str],
+    grpc_s: float | None,
+    model: str,
+    tenant: Tenant,
+    defaults: Defaults,
+) -> float:
+    """How long the caller gives, in milliseconds.
+
+    Args:
+        parameters: The request's.
+        headers: HTTP headers or gRPC metadata, with names in lower case.
+        grpc_s: What is left of the gRPC deadline, in seconds.
+        model: What is asked for.
+        tenant: Who asks.
+        defaults: What holds where nobody said anything.
+
+    Raises:
+        InvalidInput: The first convention that is used is used wrongly.
+    """
+    if timeout_us := integer(parameters, "timeout"):
+        return timeout_us / 1e3
+    if grpc_s is not None:
+        return min(max(grpc_s * 1e3, 1e-6), MAX_DEADLINE_MS)
+    for name, factor in _HEADERS_MS:
+        if name in headers:
+            return _positive(name, headers[name]) * factor
+    if (prefer := headers.get("prefer")) and (found := _WAIT.search(prefer)):
+        return _positive("Prefer: wait", found[1]) * 1e3
+    named = defaults.by_model_ms.get(model) or tenant.default_deadline_ms
+    return named or defaults.any_ms
+
+
+def priority(parameters: Parameters, headers: Mapping[str, str]) -> int | None:
+    """How urgent a request is, from 0 (first) to 7; None where nobody said.
+
+    Raises:
+        InvalidInput: parameters.priority is no integer from 0.
+    """
+    if asked := integer(parameters, "priority"):
+        return min(asked - 1, LOWEST_PRIORITY)
+    # RFC 9218, section 4: what can't be understood is ignored, with the default in its place.
+    if (header := headers.get("priority")) and (found := _URGENCY.search(header)):
+        urgency = int(found[1])
+        return urgency if urgency <= LOWEST_PRIORITY else None
+    return None
+
+
+def _positive(name: str, text: str) -> float:
+    number = float(text) if _NUMBER.fullmatch(text.strip()) else 0.0
+    if not number:
+        raise InvalidInput(f"{name} is a number above 0, not {text!r:.80}")
+    return number

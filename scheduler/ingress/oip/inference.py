@@ -1,0 +1,199 @@
+"""One inference of the protocol is one request of the scheduler for each item of its batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.call import Call
+from scheduler.core.outcomes import Outcome
+from scheduler.errors import InvalidInput, ModelNotFound
+from scheduler.ingress.oip.box import Box, ModelInfo
+from scheduler.ingress.oip.request import InferRequest
+from scheduler.result import Result, Timing
+from scheduler.tenants import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Who asks, and when and how urgently an answer is wanted.
+
+    Attributes:
+        tenant: Who asks.
+        deadline_ms: From now, in milliseconds.
+        priority: 0 (first) to 7; None for the tenant's default.
+        accept_late: Whether a result after the deadline is wanted.
+    """
+
+    tenant: Tenant
+    deadline_ms: float
+    priority: int | None
+    accept_late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """A result.
+
+    Attributes:
+        outputs: The tensors by name, with a batch dimension where the request had one.
+        has_batch: Whether it had.
+        outcome: `completed` or `late`.
+        target: Where it ran; several targets are separated by commas.
+        variant: What ran; several alike.
+        runtime: What ran it.
+        batch: How many requests shared the batch.
+        timing: Where the time went; of the slowest item.
+        laxity_ms: What was left of the deadline; below 0 where it is late.
+    """
+
+    outputs: dict[str, NDArray[Any]]
+    has_batch: bool
+    outcome: Outcome
+    target: str
+    variant: str
+    runtime: str
+    batch: int
+    timing: Timing
+    laxity_ms: float
+
+
+OnEnd = Callable[["Inferred | BaseException"], None]
+
+
+class Inference:
+    """One inference on its way; `on_end` is called once, unless it is cancelled before.
+
+    Args:
+        box: The scheduler.
+        info: The model's signature.
+        request: What is asked for.
+        terms: By whom and by when.
+        most_items: How many items its batch may have.
+        on_end: Told the result, or the first item's error.
+
+    Raises:
+        LaxityError: It can't be sent as it is.
+    """
+
+    __slots__ = ("_box", "_calls", "_deadline_ns", "_has_batch", "_on_end", "_results", "_waiting")
+
+    def __init__(
+        self,
+        box: Box,
+        info: ModelInfo,
+        request: InferRequest,
+        terms: Terms,
+        most_items: int,
+        on_end: OnEnd,
+    ) -> None:
+        """Sends every item."""
+        _check_names(info, request)
+        self._box = box
+        self._on_end: OnEnd | None = on_end
+        self._deadline_ns = time.monotonic_ns() + int(terms.deadline_ms * 1e6)
+        size = _batch_size(info, request, most_items)
+        self._has_batch = size is not None
+        self._waiting = size or 1
+        self._results: list[Result | None] = [None] * self._waiting
+        calls = [self._call(index, request, terms, size) for index in range(self._waiting)]
+        self._calls = [call.id for call in calls]
+        box.start(calls)
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._on_end = None
+        for call_id in self._calls:
+            self._box.cancel(call_id)
+
+    def _call(self, index: int, request: InferRequest, terms: Terms, size: int | None) -> Call:
+        inputs = request.inputs
+        if size is not None and size > 1:
+            inputs = {name: array[index : index + 1] for name, array in inputs.items()}
+        return self._box.call(
+            request.model,
+            inputs,
+            terms.deadline_ms,
+            request.version or None,
+            terms.priority,
+            terms.accept_late,
+            terms.tenant,
+            lambda answer: self._take(index, answer),
+        )
+
+    def _take(self, index: int, answer: Result | BaseException) -> None:
+        on_end = self._on_end
+        if on_end is None:
+            return
+        if isinstance(answer, BaseException):
+            self.cancel()
+            on_end(answer)
+            return
+        self._results[index] = answer
+        self._waiting -= 1
+        if not self._waiting:
+            self._on_end = None
+            results = [result for result in self._results if result is not None]
+            left_ns = self._deadline_ns - time.monotonic_ns()
+            on_end(_joined(results, self._has_batch, left_ns / 1e6))
+
+
+def _check_names(info: ModelInfo, request: InferRequest) -> None:
+    if request.version and request.version not in info.variants:
+        raise ModelNotFound(
+            f"model {info.name!r} has no version {request.version!r}; "
+            f"it has {', '.join(info.variants)}"
+        )
+    outputs = {spec["name"] for spec in info.outputs}
+    for wanted in request.outputs:
+        if wanted.name not in outputs:
+            raise InvalidInput(
+                f"model {info.name!r} has no output {wanted.name!r}; "
+                f"it has {', '.join(sorted(outputs))}"
+            )
+
+
+def _batch_size(info: ModelInfo, request: InferRequest, most_items: int) -> int | None:
+    """How many items the tensors hold in a batch dimension; None where they have none."""
+    if not info.batched:
+        return None
+    ranks = {spec["name"]: len(spec["shape"]) for spec in info.inputs}
+    sizes = {
+        array.shape[0] if array.ndim == ranks.get(name, array.ndim) + 1 else None
+        for name, array in request.inputs.items()
+    }
+    if len(sizes) != 1:
+        raise InvalidInput("either all inputs have a batch dimension of the same size, or none")
+    size = sizes.pop()
+    if size is not None and not 1 <= size <= most_items:
+        raise InvalidInput(f"a request holds 1 to {most_items} items, not {size}")
+    return size
+
+
+def _joined(results: list[Result], has_batch: bool, laxity_ms: float) -> Inferred:
+    first = results[0]
+    outputs = first.outputs
+    if len(results) > 1:
+        outputs = {
+            name: np.concatenate([result.outputs[name] for result in results]) for name in outputs
+        }
+    return Inferred(
+        outputs,
+        has_batch,
+        Outcome.LATE if any(result.late for result in results) else Outcome.COMPLETED,
+        _names([result.target for result in results]),
+        _names([result.variant for result in results]),
+        _names([result.runtime for result in results]),
+        max(result.batch for result in results),
+        max((result.timing for result in results), key=lambda timing: timing.total_ns),
+        laxity_ms,
+    )
+
+
+def _names(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else ",".join(sorted(set(names)))

@@ -1,0 +1,78 @@
+"""The outputs of an inference as the caller wants them: which ones, as tensors or as classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.errors import InvalidInput
+from scheduler.ingress.oip.datatypes import DATATYPES, bytes_of
+from scheduler.ingress.oip.inference import Inferred
+from scheduler.ingress.oip.request import InferRequest, Region, WantedOutput
+
+WriteRegion = Callable[[Region, memoryview], None]
+"""Puts bytes into a part of a shared-memory region."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """One output, ready to be written.
+
+    Attributes:
+        name: The output's.
+        datatype: The protocol's.
+        shape: Its sizes.
+        array: The values; None for BYTES.
+        texts: The elements, for BYTES.
+        wanted: How it goes.
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    array: NDArray[Any] | None
+    texts: list[bytes]
+    wanted: WantedOutput
+
+    @property
+    def raw(self) -> memoryview:
+        """The values as the protocol's bytes."""
+        if self.array is None:
+            return memoryview(bytes_of(self.texts))
+        if not self.array.size:
+            return memoryview(b"")
+        return np.ascontiguousarray(self.array).data.cast("B")
+
+
+def output_tensors(request: InferRequest, inferred: Inferred) -> list[OutputTensor]:
+    """The outputs that a request wants, in its order; all of them where it names none.
+
+    Raises:
+        InvalidInput: Classes are wanted of something that can't be ordered.
+    """
+    wanted = request.outputs or [WantedOutput(name, request.binary) for name in inferred.outputs]
+    return [_tensor(inferred.outputs[want.name], want, inferred.has_batch) for want in wanted]
+
+
+def _tensor(array: NDArray[Any], wanted: WantedOutput, has_batch: bool) -> OutputTensor:
+    if not wanted.classes:
+        datatype = DATATYPES[array.dtype.name]
+        return OutputTensor(wanted.name, datatype, list(array.shape), array, [], wanted)
+    rows = array.reshape(array.shape[0], -1) if has_batch and array.ndim else array.reshape(1, -1)
+    if not rows.shape[1]:
+        raise InvalidInput(f"output {wanted.name!r} is empty and has no classes")
+    count = min(wanted.classes, rows.shape[1])
+    texts = [text for row in rows for text in _classes(row, count)]
+    shape = [rows.shape[0], count] if has_batch else [count]
+    return OutputTensor(wanted.name, "BYTES", shape, None, texts, wanted)
+
+
+def _classes(row: NDArray[Any], count: int) -> list[bytes]:
+    """`value:index` of the highest values, the highest first and equal ones in their order."""
+    order = np.argsort(-row.astype(np.float64), kind="stable")[:count]
+    form = "%f:%d" if row.dtype.kind == "f" else "%d:%d"
+    return [(form % (row[index], index)).encode() for index in order]

@@ -1,0 +1,134 @@
+"""An inference request as both doors understand it, and how its parameters are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from scheduler.errors import InvalidInput
+
+Parameters = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a registered shared-memory region.
+
+    Attributes:
+        name: The region's.
+        offset: Where the part begins, in bytes from the region's start.
+        size: Its size in bytes.
+    """
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class WantedOutput:
+    """How the caller wants one output.
+
+    Attributes:
+        name: The output's.
+        binary: As bytes beside the JSON; gRPC knows nothing else.
+        classes: The n highest values as text instead of the tensor; 0 for the tensor.
+        region: Where to write it; None to send it.
+    """
+
+    name: str
+    binary: bool = False
+    classes: int = 0
+    region: Region | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """What an inference request says, apart from when it is due.
+
+    Attributes:
+        model: The model's name.
+        version: The variant that must run; empty leaves the choice to the policy.
+        id: Echoed in the answer.
+        parameters: As sent.
+        inputs: The tensors by name, as arrays of the native dtypes.
+        outputs: The outputs that are wanted; none for all.
+        binary: Whether outputs that are not listed go as bytes.
+    """
+
+    model: str
+    version: str
+    id: str
+    parameters: Parameters
+    inputs: dict[str, NDArray[Any]]
+    outputs: tuple[WantedOutput, ...] = ()
+    binary: bool = False
+
+
+def integer(parameters: Parameters, name: str, default: int = 0) -> int:
+    """A parameter that is an integer from 0.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    value = parameters.get(name, default)
+    if type(value) is not int or value < 0:
+        raise InvalidInput(f"parameter {name!r} is an integer from 0, not {value!r:.80}")
+    return value
+
+
+def boolean(parameters: Parameters, name: str, default: bool = False) -> bool:
+    """A parameter that is true or false.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    value = parameters.get(name, default)
+    if type(value) is not bool:
+        raise InvalidInput(f"parameter {name!r} is true or false, not {value!r:.80}")
+    return value
+
+
+def region_of(parameters: Parameters) -> Region | None:
+    """The shared memory that a tensor's parameters name, if any.
+
+    Raises:
+        InvalidInput: They name it by half.
+    """
+    name = parameters.get("shared_memory_region")
+    if name is None:
+        if "shared_memory_byte_size" in parameters or "shared_memory_offset" in parameters:
+            raise InvalidInput("shared_memory_region is missing beside its size or offset")
+        return None
+    if not isinstance(name, str) or "shared_memory_byte_size" not in parameters:
+        raise InvalidInput("shared_memory_region is a name, and needs shared_memory_byte_size")
+    offset = integer(parameters, "shared_memory_offset")
+    return Region(name, offset, integer(parameters, "shared_memory_byte_size"))
+
+
+def wanted_output(name: Any, parameters: Parameters, binary: bool) -> WantedOutput:
+    """A requested output.
+
+    Args:
+        name: As sent.
+        parameters: Those of the output.
+        binary: Whether outputs go as bytes unless their parameters say otherwise.
+
+    Raises:
+        InvalidInput: Something in it is wrong.
+    """
+    if not isinstance(name, str):
+        raise InvalidInput(f"an output's name is a string, not {name!r:.80}")
+    return WantedOutput(
+        name,
+        boolean(parameters, "binary_data", binary),
+        integer(parameters, "classification"),
+        region_of(parameters),
+    )
+
+
+ReadRegion = Callable[[Region], memoryview]
+"""The bytes of a part of a shared-memory region."""

@@ -1,0 +1,212 @@
+"""Memory of the box that clients name as inputs and outputs: who registered what, and its bytes.
+
+Regions are read and written through their file, not mapped: a client that makes its region smaller
+after registering it would kill every process that has it mapped (SIGBUS), and then gets an error.
+
+What is registered at one door counts at all of them: the registry is a folder with a file for each
+region.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scheduler.errors import Forbidden, InvalidInput
+from scheduler.ingress.oip.request import Region
+from scheduler.tenants import Tenant
+
+_MEMORY = Path("/dev/shm")
+_MOST_REGIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A region that a client has named.
+
+    Attributes:
+        name: What its requests call it.
+        key: The memory object's, as given to `shm_open`.
+        offset: Where the region begins in the object, in bytes.
+        byte_size: Its size.
+        tenant: Whose it is; nobody else can name it.
+    """
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    tenant: str
+
+
+class SharedMemory:
+    """The registry.
+
+    Args:
+        folder: Where it is kept; None where clients may not name memory at all.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        """Takes over what is registered already."""
+        self._folder = folder
+        self._read: dict[Path, tuple[tuple[int, int], Registered]] = {}
+        if folder is not None:
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def register(self, tenant: Tenant, name: str, key: Any, offset: Any, byte_size: Any) -> None:
+        """Names a region.
+
+        Raises:
+            InvalidInput: There is no such memory, or it is smaller, or the name is taken.
+            Forbidden: The tenant may not.
+        """
+        path = self._path(tenant, name)
+        if (
+            not isinstance(key, str)
+            or not isinstance(offset, int)
+            or not isinstance(byte_size, int)
+        ):
+            raise InvalidInput("key is a string, offset and byte_size are integers")
+        if offset < 0 or byte_size < 1:
+            raise InvalidInput("offset is from 0 and byte_size from 1")
+        region = Registered(name, key, offset, byte_size, tenant.name)
+        descriptor = _open(region)
+        os.close(descriptor)
+        if len(list(path.parent.iterdir())) >= _MOST_REGIONS:
+            raise InvalidInput(f"there are {_MOST_REGIONS} regions already; unregister some")
+        written = path.with_name(f".{os.getpid()}")
+        written.write_text(json.dumps(asdict(region)))
+        try:
+            os.link(written, path)  # whole or not at all, and only if the name is free
+        except FileExistsError:
+            raise InvalidInput(f"shared memory region {name!r} is registered already") from None
+        finally:
+            written.unlink()
+
+    def unregister(self, tenant: Tenant, name: str = "") -> None:
+        """Forgets one region, or all that the tenant has named.
+
+        Raises:
+            Forbidden: The tenant may not.
+        """
+        for region in self.status(tenant, name):
+            with contextlib.suppress(FileNotFoundError):
+                self._path(tenant, region.name).unlink()
+
+    def status(self, tenant: Tenant, name: str = "") -> list[Registered]:
+        """What the tenant has registered, or one region of it.
+
+        Raises:
+            Forbidden: The tenant may not.
+        """
+        folder = self._path(tenant, name).parent
+        found = []
+        for path in sorted(p for p in folder.iterdir() if not p.name.startswith(".")):
+            with contextlib.suppress(FileNotFoundError):
+                region = self._registered(path)
+                if region.tenant == tenant.name and name in ("", region.name):
+                    found.append(region)
+        return found
+
+    def read(self, tenant: Tenant, part: Region) -> memoryview:
+        """The bytes of a part of a region.
+
+        Raises:
+            InvalidInput: The part is not within the region, or its memory is gone.
+            Forbidden: The tenant may not.
+        """
+        region = self._containing(tenant, part)
+        data = np.empty(part.size, np.uint8).data
+        descriptor = _open(region)
+        try:
+            count = os.preadv(descriptor, [data], region.offset + part.offset)
+        finally:
+            os.close(descriptor)
+        if count != part.size:
+            raise InvalidInput(f"shared memory region {part.name!r} has become smaller")
+        return data
+
+    def write(self, tenant: Tenant, part: Region, data: memoryview) -> None:
+        """Puts bytes into a part of a region.
+
+        Raises:
+            InvalidInput: They don't fit, or the memory is gone.
+            Forbidden: The tenant may not.
+        """
+        region = self._containing(tenant, part)
+        if len(data) > part.size:
+            raise InvalidInput(
+                f"the output takes {len(data)} bytes, {part.size} of shared memory region "
+                f"{part.name!r} are given for it"
+            )
+        descriptor = _open(region)
+        try:
+            os.pwrite(descriptor, data, region.offset + part.offset)
+        except OSError as error:
+            raise InvalidInput(
+                f"shared memory region {part.name!r} can't be written: {error.strerror}"
+            ) from None
+        finally:
+            os.close(descriptor)
+
+    def _containing(self, tenant: Tenant, part: Region) -> Registered:
+        try:
+            region = self._registered(self._path(tenant, part.name))
+        except FileNotFoundError:
+            raise InvalidInput(f"shared memory region {part.name!r} is not registered") from None
+        if part.offset + part.size > region.byte_size:
+            raise InvalidInput(
+                f"shared memory region {part.name!r} has {region.byte_size} bytes; "
+                f"{part.offset} to {part.offset + part.size} is beyond"
+            )
+        return region
+
+    def _registered(self, path: Path) -> Registered:
+        """What a file of the registry says; read again only when it is another."""
+        found = path.stat()
+        stamp = found.st_ino, found.st_mtime_ns
+        known = self._read.get(path)
+        if known is None or known[0] != stamp:
+            if len(self._read) > _MOST_REGIONS:
+                self._read.clear()
+            known = self._read[path] = stamp, Registered(**json.loads(path.read_text()))
+        return known[1]
+
+    def _path(self, tenant: Tenant, name: str) -> Path:
+        tenant.check_scope("shared_memory")
+        if self._folder is None:
+            raise Forbidden("shared memory is off on this box (doors.shared_memory)")
+        digest = hashlib.sha256(f"{tenant.name}\0{name}".encode(errors="surrogatepass"))
+        return self._folder / digest.hexdigest()
+
+
+def _open(region: Registered) -> int:
+    """The memory object's descriptor, which never is anything but a file directly in /dev/shm."""
+    name = region.key.removeprefix("/")
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise InvalidInput(f"shared memory key {region.key!r:.80} is not /NAME")
+    try:
+        descriptor = os.open(
+            _MEMORY / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidInput(
+            f"unable to open shared memory region: {region.key!r:.80}: {reason}"
+        ) from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size < region.offset + region.byte_size:
+        os.close(descriptor)
+        raise InvalidInput(
+            f"shared memory {region.key!r:.80} has {found.st_size} bytes, "
+            f"the region ends at {region.offset + region.byte_size}"
+        )
+    return descriptor

@@ -1,0 +1,154 @@
+"""A door in a process of its own: `python -m scheduler.ingress.process SPEC`.
+
+The agent starts it, hands it its listening sockets, and holds the other end of its standard input:
+when that closes, the agent is gone and so is the door. It says on standard output where it listens.
+SIGTERM drains it; SIGHUP has it read tokens and certificates again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import structlog
+import uvloop
+
+from scheduler.config import Config, ConfigError
+from scheduler.daemon.logs import set_up_logging
+from scheduler.errors import Unavailable
+from scheduler.ingress.oip.box import Box
+from scheduler.ingress.oip.deadlines import Defaults
+from scheduler.ingress.oip.service import Service
+from scheduler.ingress.oip.shared_memory import SharedMemory
+from scheduler.tenants import Access, load_access
+
+log = structlog.get_logger()
+
+Kind = Literal["http", "grpc"]
+
+
+@dataclass(frozen=True, slots=True)
+class DoorSpec:
+    """What the agent tells a door.
+
+    Attributes:
+        kind: What it speaks.
+        config: The box's configuration, as JSON.
+        scheduler: The scheduler's socket for doors.
+        memory: The registry of shared-memory regions.
+        cores: The CPU cores to run on; empty leaves that to the system.
+        sockets: Listening sockets it inherits, with the address of each.
+        addresses: Addresses that it binds itself, beside others of its kind.
+    """
+
+    kind: Kind
+    config: dict[str, Any]
+    scheduler: str
+    memory: str
+    cores: list[int]
+    sockets: list[tuple[int, str]]
+    addresses: list[str]
+
+    def write(self, path: Path) -> None:
+        """Leaves it for the process to read."""
+        path.touch(0o600)
+        path.write_text(json.dumps(asdict(self)))
+
+
+class Door(Protocol):
+    """What speaks one protocol."""
+
+    async def open(self) -> None:
+        """Listens."""
+
+    def reload(self, access: Access) -> None:
+        """Takes over who may come in, and reads certificates again."""
+
+    async def drain(self, seconds: float) -> None:
+        """Begins nothing new, and waits for what is under way."""
+
+
+def main() -> None:
+    """Runs a door until it is told to stop."""
+    spec = DoorSpec(**json.loads(Path(sys.argv[1]).read_text()))
+    config = Config.model_validate(spec.config)
+    set_up_logging(config.log)
+    if spec.cores:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, spec.cores)
+    os.umask(0o077)
+    os.nice(config.doors.niceness)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    uvloop.run(_serve(spec, config))
+
+
+async def _serve(spec: DoorSpec, config: Config) -> None:
+    loop = asyncio.get_running_loop()
+    stop, reload_ = asyncio.Event(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the agent, which got it too, says when
+    loop.add_signal_handler(signal.SIGHUP, reload_.set)
+    loop.add_reader(sys.stdin.fileno(), _agent_gone)
+    doors = config.doors
+    service = Service(
+        Box(f"unix://{spec.scheduler}"),
+        SharedMemory(Path(spec.memory) if doors.shared_memory else None),
+        Defaults(doors.default_deadline_ms, doors.model_deadline_ms),
+        doors.compat,
+        doors.items,
+        config.log.level,
+    )
+    door = _door(spec, config, service, load_access(config.token_file, config.tenants_file))
+    await door.open()
+    print(json.dumps({"listening": spec.addresses}), flush=True)
+    with contextlib.suppress(Unavailable):  # asked again with the first request
+        await service.box.snapshot()
+    gc.collect()
+    gc.freeze()
+    reloading = loop.create_task(_reload(door, config, reload_))
+    await stop.wait()
+    reloading.cancel()
+    service.draining = True
+    await door.drain(config.drain_s)
+    service.box.close()
+
+
+def _door(spec: DoorSpec, config: Config, service: Service, access: Access) -> Door:
+    if spec.kind == "http":
+        from scheduler.ingress.http.server import HttpServer
+
+        inherited = [(socket.socket(fileno=number), text) for number, text in spec.sockets]
+        return HttpServer(service, config, access, inherited)
+    from scheduler.ingress.grpc.server import GrpcServer
+
+    return GrpcServer(service, config, access, spec.addresses)
+
+
+async def _reload(door: Door, config: Config, asked: asyncio.Event) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            door.reload(load_access(config.token_file, config.tenants_file))
+        except (ConfigError, OSError) as error:
+            log.error("tokens and certificates not taken over", error=str(error))
+
+
+def _agent_gone() -> None:
+    if not os.read(sys.stdin.fileno(), 1024):
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

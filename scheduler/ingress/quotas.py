@@ -1,0 +1,81 @@
+"""What each tenant may have at once and over time: a token bucket and two counters. No clock."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scheduler.core.limits import Limits
+from scheduler.errors import Overloaded
+from scheduler.tenants import Tenant
+
+
+@dataclass(slots=True)
+class _Use:
+    full_ns: int = 0
+    """When the bucket is full again, if nothing more is taken (GCRA, as in ATM's I.371)."""
+    requests: int = 0
+    bytes: int = 0
+
+
+class Quotas:
+    """Keeps account of what tenants hold.
+
+    Args:
+        limits: What the box holds at most; a tenant's share is a part of it.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        """Nobody holds anything."""
+        self._limits = limits
+        self._uses: dict[str, _Use] = {}
+
+    def admit(self, tenant: Tenant, size_bytes: int, now_ns: int) -> None:
+        """Counts a request in.
+
+        Raises:
+            Overloaded: It is beyond the tenant's quota; the detail names the tenant, the limit
+                and, where time alone helps, `retry_after_ms`.
+        """
+        use = self._uses.setdefault(tenant.name, _Use())
+        most = math.ceil(tenant.queue_share * self._limits.requests)
+        if tenant.concurrency is not None:
+            most = min(most, tenant.concurrency)
+        if use.requests >= most:
+            raise _beyond(tenant, "concurrency", f"{most} requests at once")
+        most_bytes = int(tenant.queue_share * self._limits.bytes)
+        if use.bytes + size_bytes > most_bytes:
+            raise _beyond(tenant, "bytes", f"{most_bytes} bytes of tensors at once")
+        if tenant.rate_per_s is not None:
+            self._take(use, tenant, tenant.rate_per_s, now_ns)
+        use.requests += 1
+        use.bytes += size_bytes
+
+    def release(self, tenant: Tenant, size_bytes: int) -> None:
+        """Counts a request out."""
+        use = self._uses[tenant.name]
+        use.requests -= 1
+        use.bytes -= size_bytes
+
+    def held(self) -> dict[str, int]:
+        """How many requests each tenant has now."""
+        return {name: use.requests for name, use in self._uses.items()}
+
+    def _take(self, use: _Use, tenant: Tenant, rate_per_s: float, now_ns: int) -> None:
+        step_ns = int(1e9 / rate_per_s)
+        full_ns = max(use.full_ns, now_ns) + step_ns
+        wait_ns = full_ns - now_ns - tenant.burst * step_ns
+        if wait_ns > 0:
+            raise _beyond(tenant, "rate", f"{rate_per_s:g} requests/s", wait_ns / 1e6)
+        use.full_ns = full_ns
+
+
+def _beyond(
+    tenant: Tenant, limit: str, words: str, retry_after_ms: float | None = None
+) -> Overloaded:
+    detail = {"tenant": tenant.name, "limit": limit}
+    if retry_after_ms is None:
+        return Overloaded(f"{tenant.name!r} may have {words}", detail)
+    return Overloaded(
+        f"{tenant.name!r} may have {words}", {**detail, "retry_after_ms": retry_after_ms}
+    )

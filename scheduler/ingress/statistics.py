@@ -1,0 +1,100 @@
+"""How the requests for each model variant ended and what they took, since the start."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from scheduler.daemon.driver import Answer
+
+
+class _Counts:
+    """What is counted of one variant; durations in nanoseconds."""
+
+    __slots__ = ("batches", "fail", "fail_ns", "last_ms", "queue_ns", "success", "success_ns")
+
+    def __init__(self) -> None:
+        self.success = self.success_ns = self.fail = self.fail_ns = self.queue_ns = 0
+        self.last_ms = 0
+        self.batches: dict[int, list[int]] = {}
+
+
+class Statistics:
+    """Counts answers."""
+
+    def __init__(self) -> None:
+        """Nothing has been answered."""
+        self._counts: dict[tuple[str, str], _Counts] = {}
+
+    def note(self, model: str, variant: str | None, answer: Answer) -> None:
+        """Counts one answer; a refusal may name no variant, and then counts under `""`."""
+        name = answer.offer.variant if answer.offer is not None else variant or ""
+        counts = self._counts.get((model, name))
+        if counts is None:
+            counts = self._counts[model, name] = _Counts()
+        queue_ns, transfer_ns, execute_ns, total_ns = answer.timing_ns
+        if answer.outputs is None:
+            counts.fail += 1
+            counts.fail_ns += total_ns
+            return
+        counts.success += 1
+        counts.success_ns += total_ns
+        counts.queue_ns += queue_ns
+        counts.last_ms = time.time_ns() // 1_000_000
+        batch = counts.batches.get(answer.batch)
+        if batch is None:
+            batch = counts.batches[answer.batch] = [0, 0, 0]
+        batch[0] += 1
+        batch[1] += transfer_ns
+        batch[2] += execute_ns
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For each variant what was counted, in the words of Triton's statistics extension.
+
+        A batch of n is told n times, by its answers: executions are answers over batch size.
+        """
+        return [
+            _describe(model, variant, counts)
+            for (model, variant), counts in sorted(self._counts.items())
+        ]
+
+
+def _describe(model: str, variant: str, counts: _Counts) -> dict[str, Any]:
+    transfer_ns = sum(batch[1] for batch in counts.batches.values())
+    execute_ns = sum(batch[2] for batch in counts.batches.values())
+    batches: list[dict[str, Any]] = [
+        {
+            "batch_size": size,
+            "compute_input": _duration(_runs(size, answers), transfer_ns // size),
+            "compute_infer": _duration(_runs(size, answers), execute_ns // size),
+            "compute_output": _duration(_runs(size, answers), 0),
+        }
+        for size, (answers, transfer_ns, execute_ns) in sorted(counts.batches.items())
+    ]
+    return {
+        "name": model,
+        "version": variant,
+        "last_inference": counts.last_ms,
+        "inference_count": counts.success,
+        "execution_count": sum(batch["compute_infer"]["count"] for batch in batches),
+        "inference_stats": {
+            "success": _duration(counts.success, counts.success_ns),
+            "fail": _duration(counts.fail, counts.fail_ns),
+            "queue": _duration(counts.success, counts.queue_ns),
+            "compute_input": _duration(counts.success, transfer_ns),
+            "compute_infer": _duration(counts.success, execute_ns),
+            "compute_output": _duration(counts.success, 0),
+            "cache_hit": _duration(0, 0),
+            "cache_miss": _duration(0, 0),
+        },
+        "batch_stats": batches,
+    }
+
+
+def _runs(size: int, answers: int) -> int:
+    return math.ceil(answers / size)
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}

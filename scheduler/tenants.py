@@ -1,0 +1,274 @@
+"""Who may come in, and how far: tenants, their tokens and certificates, and the file of them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
+from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
+from scheduler.errors import Forbidden, ModelNotFound, Unauthorized
+
+Scope = Literal["infer", "shared_memory", "admin"]
+
+HASH_PREFIX = "sha256:"
+LONGEST_TOKEN = 1024
+SHORTEST_TOKEN = 16
+
+_TOKEN_BYTES = 32
+_HASH_WANTED = (
+    f"{HASH_PREFIX} and 64 hex digits, as `laxity token` prints it; a token itself does not belong "
+    "into this file"
+)
+
+
+def new_token() -> str:
+    """A fresh token of 256 random bits, safe in headers and shells."""
+    return "lx_" + secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+def hash_of(token: str) -> str:
+    """What is kept of a token.
+
+    Tokens are random and long, so one round of SHA-256 can't be reversed by guessing, and costs a
+    request a microsecond where a password hash would cost milliseconds.
+    """
+    return HASH_PREFIX + hashlib.sha256(token.encode()).hexdigest()
+
+
+def _checked_hash(text: str) -> str:
+    digits = text.removeprefix(HASH_PREFIX)
+    if digits == text or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
+        raise ValueError(f"should be {_HASH_WANTED}")
+    return text
+
+
+class Tenant(BaseModel):
+    """One party that sends requests, and what it may have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    """Lower-case letters, digits, dots and dashes."""
+
+    tokens: tuple[Annotated[str, AfterValidator(_checked_hash)], ...] = ()
+    """Hashes of its tokens, as `laxity token` prints them. Two at a time make a rotation."""
+
+    certificates: tuple[str, ...] = ()
+    """Names (subject CN, or DNS or URI alternative names) of its client certificates."""
+
+    models: tuple[str, ...] = ("*",)
+    """The models it may use; * stands for any letters."""
+
+    scopes: tuple[Scope, ...] = ("infer",)
+    """infer; shared_memory: name memory of the box; admin: load and unload models, swap policy."""
+
+    rate_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Requests per second, on average."""
+
+    burst: Annotated[int, Field(ge=1)] = 32
+    """How many may come at once, beyond the average."""
+
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    """Requests held at once."""
+
+    queue_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The part of limits.queue_requests and limits.queue_mb that it may fill."""
+
+    max_priority: Annotated[int, Field(ge=0, le=LOWEST_PRIORITY)] = 0
+    """The most urgent priority it may ask for, from 0 (any) to 7."""
+
+    default_deadline_ms: Annotated[float, Field(gt=0)] | None = None
+    """The deadline of its requests that name none."""
+
+    def check_scope(self, scope: Scope) -> None:
+        """Nothing, where the tenant has that scope.
+
+        Raises:
+            Forbidden: It has not.
+        """
+        if scope not in self.scopes:
+            raise Forbidden(f"{self.name!r} does not have the scope {scope!r}")
+
+    def check_model(self, model: str) -> None:
+        """Nothing, where the tenant may use that model.
+
+        Raises:
+            ModelNotFound: It may not; in words that do not tell whether the model exists.
+        """
+        if self.models != ("*",) and not any(fnmatchcase(model, name) for name in self.models):
+            raise ModelNotFound(f"model {model!r} is not in the repository")
+
+    def priority(self, asked: int | None) -> int:
+        """The priority that a request gets.
+
+        Raises:
+            Forbidden: It asks to be more urgent than the tenant may be.
+        """
+        if asked is None:
+            return max(DEFAULT_PRIORITY, self.max_priority)
+        if asked < self.max_priority:
+            raise Forbidden(
+                f"{self.name!r} may ask for priority {self.max_priority} at best, not {asked}"
+            )
+        return asked
+
+
+ANYONE = Tenant(name="anyone", scopes=("infer", "shared_memory"))
+"""Who comes in where no token is asked for; shared memory has a switch of its own."""
+
+OWNER = Tenant(name="owner", scopes=("infer", "shared_memory", "admin"))
+"""Whom the permissions of a unix socket let in, or who shows the box's one token."""
+
+
+class TenantsFile(BaseModel):
+    """The tenants of a box."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    tenants: tuple[Tenant, ...]
+    """Those who may come in; each with tokens or certificates."""
+
+
+class Access:
+    """Tells who is at the door.
+
+    Args:
+        tenants: Those who may come in; nobody else may, unless there are none.
+
+    Attributes:
+        required: Whether callers have to show who they are.
+    """
+
+    def __init__(self, tenants: Iterable[Tenant] = ()) -> None:
+        """Knows its tenants by name, token and certificate."""
+        self._by_name = {tenant.name: tenant for tenant in tenants}
+        self.required = bool(self._by_name)
+        self._hashes = [
+            (hashed.encode(), tenant)
+            for tenant in self._by_name.values()
+            for hashed in tenant.tokens
+        ]
+        self._certificates = {
+            name: tenant for tenant in self._by_name.values() for name in tenant.certificates
+        }
+
+    def by_token(self, token: str | None) -> Tenant:
+        """Whose token that is; every known hash is compared, in constant time.
+
+        Raises:
+            Unauthorized: Nobody's.
+        """
+        found: Tenant | None = None
+        if token is not None and len(token) <= LONGEST_TOKEN:
+            said = hash_of(token).encode()
+            for known, tenant in self._hashes:
+                if hmac.compare_digest(said, known):
+                    found = tenant
+        if found is None:
+            raise Unauthorized("the token is missing or wrong (LAXITY_TOKEN, or Client(token=…))")
+        return found
+
+    def by_certificate(self, names: Iterable[str]) -> Tenant | None:
+        """Whose client certificate has one of these names; None when nobody's."""
+        return next(
+            (self._certificates[name] for name in names if name in self._certificates), None
+        )
+
+    def by_name(self, name: str) -> Tenant:
+        """The tenant that an earlier look-up gave, as it is by now.
+
+        Raises:
+            Unauthorized: It has been removed meanwhile.
+        """
+        tenant = self._by_name.get(name) or _UNLISTED.get(name)
+        if tenant is None:
+            raise Unauthorized(f"tenant {name!r} is no longer known")
+        return tenant
+
+
+_UNLISTED = {tenant.name: tenant for tenant in (ANYONE, OWNER)}
+
+
+def load_access(token_file: Path | None, tenants_file: Path | None) -> Access:
+    """Who may come in by the files of the configuration.
+
+    Raises:
+        ConfigError: A file can't be used; the message says what would be right.
+    """
+    tenants: list[Tenant] = []
+    if token_file is not None:
+        tenants.append(OWNER.model_copy(update={"tokens": (_read_token_hash(token_file),)}))
+    if tenants_file is not None:
+        tenants.extend(read_tenants(tenants_file))
+    return Access(tenants)
+
+
+def read_tenants(path: Path) -> tuple[Tenant, ...]:
+    """The tenants of a file.
+
+    Raises:
+        ConfigError: With every mistake in the file, and its line.
+    """
+    text = _read_secret(path, "tenants_file")
+    data, node = read_yaml(text, str(path))
+    try:
+        tenants = TenantsFile.model_validate(data).tenants
+    except ValidationError as error:
+        found = [_without_secrets(problem) for problem in problems_of(error, TenantsFile, node)]
+        raise ConfigError(str(path), found) from None
+    if not tenants:
+        raise ConfigError(str(path), [Problem("tenants", "names nobody, so nobody could come in")])
+    problems = [
+        Problem(f"tenants[{index}].name", f"{tenant.name!r} is taken")
+        for index, tenant in enumerate(tenants)
+        if tenant.name in _UNLISTED or tenant.name in {t.name for t in tenants[:index]}
+    ]
+    if problems:
+        raise ConfigError(str(path), problems)
+    return tenants
+
+
+def _without_secrets(problem: Problem) -> Problem:
+    """A problem whose message can't hold a token that was put in a hash's place."""
+    if ".tokens" not in problem.place:
+        return problem
+    return replace(problem, message=f"should be a list of hashes: {_HASH_WANTED}")
+
+
+def _read_token_hash(path: Path) -> str:
+    """The hash of the one token of a box; the file holds either.
+
+    Raises:
+        ConfigError: What it holds is neither.
+    """
+    text = _read_secret(path, "token_file").strip()
+    if text.startswith(HASH_PREFIX):
+        try:
+            return _checked_hash(text)
+        except ValueError as error:
+            raise ConfigError(str(path), [Problem("token_file", str(error))]) from None
+    if len(text) < SHORTEST_TOKEN:
+        message = f"holds {len(text)} characters; a token has {SHORTEST_TOKEN} or more"
+        raise ConfigError(str(path), [Problem("token_file", message)])
+    return hash_of(text)
+
+
+def _read_secret(path: Path, key: str) -> str:
+    try:
+        others = path.stat().st_mode & 0o077
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), [Problem(key, f"can't be read: {error}")]) from None
+    if others:
+        message = f"others than its owner may use it; run: chmod 600 {path}"
+        raise ConfigError(str(path), [Problem(key, message)])
+    return text

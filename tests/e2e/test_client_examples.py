@@ -1,0 +1,58 @@
+"""Each program of examples/clients, run as it stands there against a real agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from scheduler import Client
+from tests.e2e.running_agent import RunningAgent
+
+FOLDER = Path(__file__).parents[2] / "examples/clients"
+EXPECTED = {
+    "curl.sh": '"outcome":"completed"',
+    "kserve_sdk.py": "ready True True",
+    "plain_http.py": "digit 5 on cpu:0",
+    "ray_caller.py": "[5, 5, 5]",
+    "shared_memory.py": "[5 5 5 5]",
+    "tritonclient_grpc.py": "['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']",
+    "tritonclient_grpc_aio.py": "20 answers, {5}",
+    "tritonclient_http.py": "(4, 10) small",
+    "tritonclient_http_aio.py": "20 answers, {5}",
+}
+
+
+def test_every_example_is_expected_to_say_something() -> None:
+    assert {path.name for path in FOLDER.iterdir() if path.suffix in (".py", ".sh")} == set(
+        EXPECTED
+    )
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example_works(shared_agent: RunningAgent, name: str) -> None:
+    if name.startswith("kserve") and find_spec("kserve") is None:
+        pytest.skip("KServe's SDK is not installed (it is in the extra `bench`)")
+    with Client(shared_agent.url) as client:
+        ray_address = client.status()["ray_address"]
+    environment = {
+        **os.environ,
+        "LAXITY_HTTP": shared_agent.address("http"),
+        "LAXITY_GRPC": shared_agent.address("grpc"),
+        "RAY_ADDRESS": ray_address,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(Path(shared_agent.settings["state_dir"]) / "ray_token"),
+    }
+    command = ["sh"] if name.endswith(".sh") else [sys.executable]
+    done = subprocess.run(
+        [*command, str(FOLDER / name)], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert EXPECTED[name] in done.stdout, done.stdout
+    if name == "curl.sh":
+        assert len(json.loads(done.stdout)["outputs"][0]["data"]) == 10
