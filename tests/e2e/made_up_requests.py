@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from typing import Any
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -31,6 +32,33 @@ GOOD = [
 CHECKS = [content_type_conformance, response_schema_conformance, status_code_conformance]
 
 
+def try_out(operation: Any, is_infer: bool, cases: int, answers: Counter[str]) -> None:
+    """Makes requests up for one operation, and checks how they are answered."""
+
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(), data=st.data())
+    def run(case: schemathesis.Case, data: st.DataObject) -> None:
+        for name, values in NAMES.items():
+            if name in case.path_parameters and data.draw(st.booleans()):
+                case.path_parameters[name] = data.draw(st.sampled_from(values))
+        if is_infer and isinstance(case.body, dict) and data.draw(st.booleans()):
+            case.body.update(data.draw(st.sampled_from(GOOD)))
+        response = case.call(timeout=30)
+        answers[f"{response.status_code}"] += 1
+        checks = list(CHECKS)
+        if response.status_code not in (503, 504):
+            checks.append(not_a_server_error)
+        case.validate_response(response, checks=checks)
+
+    run()
+
+
 def main(url: str, cases: int) -> None:
     """Tries about as many cases, and says how they were answered."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
@@ -42,28 +70,7 @@ def main(url: str, cases: int) -> None:
         is_infer = operation.label.endswith("infer")
         share = cases // 2 // infers if is_infer else cases // 2 // (len(operations) - infers)
 
-        @settings(
-            max_examples=max(1, share),
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(case=operation.as_strategy(), data=st.data())
-        def run(case: schemathesis.Case, data: st.DataObject) -> None:
-            for name, values in NAMES.items():
-                if name in case.path_parameters and data.draw(st.booleans()):
-                    case.path_parameters[name] = data.draw(st.sampled_from(values))
-            if is_infer and isinstance(case.body, dict) and data.draw(st.booleans()):
-                case.body.update(data.draw(st.sampled_from(GOOD)))
-            response = case.call(timeout=30)
-            answers[f"{response.status_code}"] += 1
-            checks = list(CHECKS)
-            if response.status_code not in (503, 504):
-                checks.append(not_a_server_error)
-            case.validate_response(response, checks=checks)
-
-        run()
+        try_out(operation, is_infer, max(1, share), answers)
     print(sum(answers.values()), "cases:", dict(sorted(answers.items())))
 
 
