@@ -75,12 +75,15 @@ class Truth:
         bias: How many times as long as profiled everything takes.
         misprediction: By up to which share, drawn per variant, the profile is wrong.
         drift: From when on everything takes how many times as long, in order.
+        times: By model, variant and batch size what batches really take, equally likely, where
+            that is known; the profile else.
     """
 
     sigma: float = 0.0
     bias: float = 1.0
     misprediction: float = 0.0
     drift: tuple[tuple[int, float], ...] = ()
+    times: Mapping[tuple[str, str, int], Sequence[int]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +267,8 @@ class Fleet:
                 chance = random.Random(f"{seed} profile {' '.join(name)}")
                 wrong = 1 + truth.misprediction * (2 * chance.random() - 1)
                 factors = [truth.bias * wrong * each for each in noise]
-                for size, samples in offer.latency_ns.items():
+                for size, profiled in offer.latency_ns.items():
+                    samples = truth.times.get((offer.model, offer.variant, size), profiled)
                     table[name[0], name[1], name[2], size] = tuple(
                         max(1, int(sample * factor)) for sample in samples for factor in factors
                     )

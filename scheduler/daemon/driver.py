@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,7 @@ class _Pending:
 class _Device:
     link: WorkerLink
     progress: tuple[int, int, str] = (0, 0, "starting")
+    transfer_ns: tuple[int, float] = (0, 0.0)
     lost_ns: int | None = None
     away_ns: int = RESTART_NS
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -165,6 +166,10 @@ class Driver:
         """The worker is there; it is up with its first offer."""
         log.info("worker connected", device=device_id)
 
+    def on_way(self, device_id: str, transfer_ns: tuple[int, float]) -> None:
+        """The device is not on this box, or emulates one that isn't."""
+        self._devices[device_id].transfer_ns = transfer_ns
+
     def on_catalog(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
         """Learns the models."""
         self.catalog.learn(device_id, cards, problems)
@@ -182,7 +187,7 @@ class Driver:
         if device.lost_ns is not None:
             device.away_ns = self.clock_ns() - device.lost_ns
             device.lost_ns = None
-        self._handle(TargetUp(TargetSpec(device_id, (offer,))))
+        self._handle(TargetUp(_spec(device_id, offer, device.transfer_ns)))
 
     def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
         """How far the worker is with getting ready."""
@@ -369,3 +374,9 @@ class Driver:
                 for device_id, device in sorted(self._devices.items())
             ],
         }
+
+
+def _spec(device_id: str, offer: Offer, transfer_ns: tuple[int, float]) -> TargetSpec:
+    """A device as a target. The next batch for one that is far leaves as much earlier."""
+    spec = TargetSpec(device_id, (offer,), remote=any(transfer_ns), transfer_ns=transfer_ns)
+    return replace(spec, lead_ns=spec.lead_ns + transfer_ns[0])
