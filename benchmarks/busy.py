@@ -64,8 +64,11 @@ def _model(name: str, values: int, base: int, per_item: int) -> onnx.ModelProto:
 
 def _chain(start: str, end: str, count: int) -> list[onnx.NodeProto]:
     """The largest element after so many products with the unit matrix."""
-    nodes = [helper.make_node("Expand", [start, "cube"], [f"{end}0"])]
-    for i in range(count):
-        nodes.append(helper.make_node("MatMul", [f"{end}{i}", "w"], [f"{end}{i + 1}"]))
-    nodes.append(helper.make_node("ReduceMax", [f"{end}{count}"], [end], axes=[1, 2], keepdims=0))
-    return nodes
+    products = [
+        helper.make_node("MatMul", [f"{end}{i}", "w"], [f"{end}{i + 1}"]) for i in range(count)
+    ]
+    return [
+        helper.make_node("Expand", [start, "cube"], [f"{end}0"]),
+        *products,
+        helper.make_node("ReduceMax", [f"{end}{count}"], [end], axes=[1, 2], keepdims=0),
+    ]

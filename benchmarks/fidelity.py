@@ -17,6 +17,7 @@ docs/fidelity.md says what came of it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -24,48 +25,55 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
+import psutil
+
 from benchmarks.busy import make_busy
 from benchmarks.spawned_agent import prefer, spawned_agent
 from replay.caller import Caller, observed_caller
 from replay.experiment import Experiment, PolicyChoice
-from replay.fleet import Fleet, Truth
+from replay.fleet import Device, Fleet, Truth
 from replay.fleet_world import Link
+from replay.journal import read_journal, targets
 from replay.live import LiveEnding, play_live
-from replay.observed import observed_fleet
+from replay.observed import Observation
 from replay.simulator import Arrival
 from replay.sources import WorkloadSource
-from replay.workloads import Fixed, Gamma, Mix, MixEntry, Stream, Workload
+from replay.workloads import Fixed, Mix, MixEntry, Stream, Workload
+from replay.workloads.processes import Gamma
+from scheduler import Client
 
 LOADS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5)
 CVS = (1.0, 3.0)
 SCALES = (3.0, 8.0)
 
-REPEATS = 10
+REPEATS = 5
 """Simulations of a point, each with other service times."""
 
 REST_S = 3.0
 """Between two workloads, so that what the daemon has learned is stale, as in a new simulation."""
 
-LEARN_LOADS = (0.5, 1.0)
+LEARN_LOADS = (0.6, 0.9, 1.2)
 """The loads of the workloads from which the truth is learned."""
+
+PROBE_S = 8.0
 
 LINK = {"rtt_ms": 16.0, "mbps": 100.0}
 CLOUD = {
-    "base_ms": 18.0,
-    "per_item_ms": 14.0,
+    "base_ms": 28.0,
+    "per_item_ms": 22.0,
     "jitter": 0.05,
-    "models": {"segment": {"base_ms": 10.0, "per_item_ms": 7.0, "jitter": 0.05}},
+    "models": {"segment": {"base_ms": 16.0, "per_item_ms": 11.0, "jitter": 0.05}},
     "link": LINK,
 }
 MAX_BATCH = 4
-MODELS = {"detect": (5000, 24, 24), "segment": (2500, 16, 12)}
+MODELS = {"detect": (5000, 40, 40), "segment": (2500, 24, 20)}
 """Floats of input, products of matrices of a batch, and of each item."""
 
 MS = 1e6
@@ -87,6 +95,10 @@ class Point:
     load: float
     cv: float
     scale: float
+
+
+PROBE = Point(0.9, 1.0, 5.0)
+"""The workload before and after each point, which tells how fast the devices are just then."""
 
 
 def plan(count: int | None, seed: int) -> list[Point]:
@@ -162,8 +174,12 @@ class Comparison:
         simulated: What the simulator did, over all repeats.
         chance_pct: The standard deviation of the simulated on-time share over the repeats: how
             far two runs are apart by chance alone.
+        own_times_pct: The on-time share of simulations whose batches take what they took at this
+            very point: what is off then is the simulator's logic, and not its knowledge.
         profile_only_pct: The on-time share of a simulation that knows the profiles alone.
-        others_pct: How much of the machine other processes took meanwhile.
+        paces: By target, how many times as long as learned its batches took in the probes before
+            and after the point; the simulator is told.
+        own_paces: The same at the point; the simulator isn't told.
         late_ms: By how much the generator was late, 99th percentile.
     """
 
@@ -171,8 +187,10 @@ class Comparison:
     live: Summary
     simulated: Summary
     chance_pct: float
+    own_times_pct: float
     profile_only_pct: float
-    others_pct: float
+    paces: dict[str, float]
+    own_paces: dict[str, float]
     late_ms: float
 
     @property
@@ -190,6 +208,7 @@ def verdict(comparisons: Sequence[Comparison]) -> dict[str, float]:
     """The figures over all points: means and maxima of absolute errors, and the bias."""
     on_time = [c.on_time_error_pct for c in comparisons]
     p99 = [abs(c.p99_error_pct) for c in comparisons]
+    own = [abs(c.own_times_pct - c.live.on_time_pct) for c in comparisons]
     profile = [abs(c.profile_only_pct - c.live.on_time_pct) for c in comparisons]
     return {
         "points": len(comparisons),
@@ -199,25 +218,29 @@ def verdict(comparisons: Sequence[Comparison]) -> dict[str, float]:
         "p99_mean_abs_pct": mean(p99),
         "p99_max_abs_pct": max(p99),
         "chance_pct": mean(c.chance_pct for c in comparisons),
+        "own_times_on_time_mean_abs_pct": mean(own),
+        "own_times_on_time_max_abs_pct": max(own),
         "profile_only_on_time_mean_abs_pct": mean(profile),
     }
 
 
 HEADER = (
     f"{'load':>5}{'cv':>4}{'scale':>6}{'n':>7} |{'live %':>8}{'sim %':>8}{'diff':>7}{'chance':>7}"
-    f"{'profile':>8} |{'p99 ms':>8}{'sim':>8}{'diff %':>8} |{'others':>7}{'late ms':>8}"
+    f"{'own':>8}{'profile':>8} |{'p99 ms':>8}{'sim':>8}{'diff %':>8} |"
+    f"{'pace told, was':>18}{'late':>6}"
 )
 
 
 def line(comparison: Comparison) -> str:
     """A row of the table under `HEADER`."""
     c, live, simulated = comparison, comparison.live, comparison.simulated
+    told, was = mean(c.paces.values()), mean(c.own_paces.values())
     return (
         f"{c.point.load:5.2f}{c.point.cv:4.0f}{c.point.scale:6.0f}{live.requests:7d} |"
         f"{live.on_time_pct:8.2f}{simulated.on_time_pct:8.2f}{c.on_time_error_pct:+7.2f}"
-        f"{c.chance_pct:7.2f}{c.profile_only_pct:8.2f} |"
+        f"{c.chance_pct:7.2f}{c.own_times_pct:8.2f}{c.profile_only_pct:8.2f} |"
         f"{live.p99_ms:8.1f}{simulated.p99_ms:8.1f}{c.p99_error_pct:+8.1f} |"
-        f"{c.others_pct:6.0f}%{c.late_ms:8.1f}"
+        f"{told:9.3f}{was:9.3f}{c.late_ms:6.1f}"
     )
 
 
@@ -262,33 +285,21 @@ def simulate(
 # -- the box
 
 
-class Others:
-    """What processes that are not of the box take of the machine."""
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a workload was, and what the box made of it.
 
-    def __init__(self) -> None:
-        self._own_s, self._busy_s, self._all_s = self._now()
+    Attributes:
+        requests: What was sent.
+        endings: How that ended.
+        from_ns: When it began, on the monotonic clock.
+        until_ns: When all had ended.
+    """
 
-    def share_pct(self) -> float:
-        """Since the last time, in percent of all processors."""
-        own_s, busy_s, all_s = self._now()
-        others = (busy_s - self._busy_s) - (own_s - self._own_s)
-        share = 100 * others / (all_s - self._all_s)
-        self._own_s, self._busy_s, self._all_s = own_s, busy_s, all_s
-        return max(0.0, share)
-
-    def _now(self) -> tuple[float, float, float]:
-        import psutil
-
-        times = psutil.cpu_times()
-        whole = sum(times[:8])
-        own = 0.0
-        me = psutil.Process()
-        for process in (me, *me.children(recursive=True)):
-            try:
-                own += sum(process.cpu_times()[:2])
-            except psutil.Error:
-                continue
-        return own, whole - times.idle - times.iowait, whole
+    requests: list[Arrival]
+    endings: list[LiveEnding]
+    from_ns: int
+    until_ns: int
 
 
 class Box:
@@ -298,82 +309,142 @@ class Box:
         url: Its native door.
         folder: Where its journal is.
         policy: What decides there.
-        say: Where progress goes.
+
+    Attributes:
+        told: What its scheduler was told: a fleet with the profiles for truth.
+        truths: What is true of each target, once that was learned.
+        caller: The way to it.
     """
 
     def __init__(self, url: str, folder: Path, policy: str) -> None:
         self.url = url
         self.policy = policy
         self.journal = folder / "state" / "journal"
-        self.told = self._fleet(learned=False)
-        self.fleet = self.told
+        link = Link(round(LINK["rtt_ms"] * MS), 8e3 / LINK["mbps"])
+        time.sleep(REST_S)  # The journal is written a little later.
+        specs = targets(self.journal, lambda _: None)
+        devices = [Device(spec, link if spec.remote else None) for spec in specs]
+        self.told = Fleet("box", tuple(devices))
+        self.truths = {spec.id: Truth() for spec in specs}
         self.caller = Caller()
+        with Client(url) as client:
+            self.pid = int(client.status()["pid"])
 
     def learn(self, seconds: float, seed: int) -> None:
-        """Watches the box while it serves, so that simulations can be true to it."""
-        endings: list[LiveEnding] = []
-        for load in LEARN_LOADS:
-            requests = self.requests(Point(load, 1.5, 5.0), seconds, seed)
-            endings += self.play(requests)
-        self.fleet = self._fleet(learned=True)
-        self.caller = observed_caller(endings)
+        """Watches the box while it serves, so that simulations can be true to it.
+
+        The scheduler shares a core with the first device and the generator with the second: what
+        a request takes of their time is missing to what runs there.
+        """
+        watched = [psutil.Process(self.pid), psutil.Process()]
+        before = [_cpu_s(process) for process in watched]
+        all_played = [
+            self.play(self.requests(Point(load, 1.5, 5.0), seconds, seed)) for load in LEARN_LOADS
+        ]
+        count = sum(len(played.requests) for played in all_played)
+        taken = [_cpu_s(p) - s for p, s in zip(watched, before, strict=True)]
+        shared = dict(zip(("cpu:0", "cpu:1"), (round(s * 1e9 / count) for s in taken), strict=True))
+        seen = self.observation(all_played)
+        self.truths = {
+            device.spec.id: seen.truth(device.spec, shared.get(device.spec.id, 0))
+            for device in self.told.devices
+        }
+        self.caller = observed_caller(e for played in all_played for e in played.endings)
+
+    def probe(self, seed: int) -> Played:
+        """A short workload, to see how fast the devices are just then."""
+        return self.play(self.requests(PROBE, PROBE_S, seed))
 
     def requests(self, point: Point, seconds: float, seed: int) -> list[Arrival]:
+        """The requests of a point."""
         return list(experiment(point, self.told, seconds).arrivals(seed))
 
-    def play(self, requests: Sequence[Arrival]) -> list[LiveEnding]:
+    def play(self, requests: list[Arrival]) -> Played:
         """Sends requests, after a rest."""
         time.sleep(REST_S)
         endings: list[LiveEnding] = []
-        with _unhindered():
+        from_ns = time.monotonic_ns()
+        with unhindered():
             play_live(self.url, requests, endings.append)
-        return endings
+        return Played(requests, endings, from_ns, time.monotonic_ns())
 
-    def compare(self, point: Point, seconds: float, seed: int) -> Comparison:
-        """Plays a point here and there."""
-        requests = self.requests(point, seconds, seed)
-        others = Others()
-        endings = self.play(requests)
-        others_pct = others.share_pct()
-        runs = [
-            simulate(self.fleet, self.policy, requests, self.caller, repeat)
-            for repeat in range(REPEATS)
+    def observation(self, all_played: Sequence[Played]) -> Observation:
+        """What the journal says of some workloads."""
+        steps = [
+            (at_ns, step)
+            for at_ns, step in read_journal(self.journal, lambda _: None)
+            if any(played.from_ns <= at_ns <= played.until_ns for played in all_played)
         ]
-        shares = [summary(run).on_time_pct for run in runs]
-        profile_only = simulate(self.told, self.policy, requests, Caller(), 0)
-        lags = sorted(ending.lag_ns for ending in endings)
+        return Observation(steps, self.told.targets())
+
+    def fleet(self, truths: Mapping[str, Truth]) -> Fleet:
+        """What the scheduler was told, with something else for truth."""
+        devices = [replace(device, truth=truths[device.spec.id]) for device in self.told.devices]
+        return replace(self.told, devices=tuple(devices))
+
+    def compare(self, point: Point, played: Played, around: Sequence[Played]) -> Comparison:
+        """Simulates what was played, and puts the two side by side.
+
+        Args:
+            point: What it was.
+            played: What the box made of it.
+            around: The probes before it and after it.
+        """
+        near = self.observation(around)
+        paces = {name: near.pace(name, truth) for name, truth in self.truths.items()}
+        truths = {name: replace(t, bias=paces[name]) for name, t in self.truths.items()}
+        own = self.observation([played])
+        own_truths = {
+            device.spec.id: own.truth(device.spec, self.truths[device.spec.id].request_ns)
+            for device in self.told.devices
+        }
+        runs = self._simulations(truths, played.requests)
+        own_runs = self._simulations(own_truths, played.requests)
+        profile_only = simulate(self.told, self.policy, played.requests, Caller(), 0)
+        lags = sorted(ending.lag_ns for ending in played.endings)
+        whole = summary([heard for run in runs for heard in run])
         return Comparison(
             point,
-            summary([Heard(e.outcome or "none", e.on_time, e.latency_ns) for e in endings]),
-            replace(summary([h for run in runs for h in run]), requests=len(requests)),
-            pstdev(shares),
+            summary([Heard(e.outcome or "none", e.on_time, e.latency_ns) for e in played.endings]),
+            replace(whole, requests=len(played.requests)),
+            pstdev([summary(run).on_time_pct for run in runs]),
+            mean(summary(run).on_time_pct for run in own_runs),
             summary(profile_only).on_time_pct,
-            others_pct,
+            paces,
+            {t.id: own.pace(t.id, self.truths[t.id]) for t in self.told.targets()},
             _quantile(lags, 0.99) / MS,
         )
 
-    def _fleet(self, learned: bool) -> Fleet:
-        fleet = observed_fleet(self.journal, lambda _: None)
-        link = Link(round(LINK["rtt_ms"] * MS), 8e3 / LINK["mbps"])
-        devices = []
-        for device in fleet.devices:
-            truth = device.truth if learned else Truth()
-            way = link if device.spec.remote else None
-            devices.append(replace(device, truth=truth, link=way))
-        return replace(fleet, devices=tuple(devices))
+    def _simulations(
+        self, truths: Mapping[str, Truth], requests: Sequence[Arrival]
+    ) -> list[list[Heard]]:
+        fleet = self.fleet(truths)
+        return [simulate(fleet, self.policy, requests, self.caller, i) for i in range(REPEATS)]
 
 
-class _unhindered:  # noqa: N801
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+@contextlib.contextmanager
+def unhindered() -> Iterator[None]:
     """Lets this process, which must send in time, go before all others, where it may."""
-
-    def __enter__(self) -> None:
-        try:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-        except PermissionError:
-            print("no right to real-time priority: the generator may be late", file=sys.stderr)
-
-    def __exit__(self, *_: object) -> None:
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        say("no right to real-time priority: the generator may be late")
+    try:
+        yield
+    finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def pin(pid: int, core: int) -> None:
+    """Keeps all threads of a process on one core."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.sched_setaffinity(int(task), [core])
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -398,6 +469,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         say("starting the box, measuring its devices")
         with spawned_agent(folder, folder / "models", arguments.niceness, **settings) as url:
             box = Box(url, folder, arguments.policy)
+            pin(box.pid, cores[0])
+            pin(os.getpid(), cores[1])
             say("watching it serve")
             box.learn(arguments.learn_seconds, arguments.seed)
             return go_through(box, arguments)
@@ -408,9 +481,13 @@ def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
     began_s = time.time()
     comparisons = []
     points = plan(arguments.points, arguments.seed)
+    before = box.probe(arguments.seed)
     say(HEADER)
     for number, point in enumerate(points):
-        found = box.compare(point, arguments.seconds, arguments.seed + number)
+        played = box.play(box.requests(point, arguments.seconds, arguments.seed + number))
+        after = box.probe(arguments.seed + number)
+        found = box.compare(point, played, (before, after))
+        before = after
         comparisons.append(found)
         say(f"{line(found)}   [{number + 1}/{len(points)}]")
     return {
@@ -420,7 +497,7 @@ def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
         "took_s": time.time() - began_s,
         "load_average": os.getloadavg(),
         "caller": asdict(box.caller),
-        "devices": list(described(box.fleet)),
+        "devices": list(described(box.fleet(box.truths))),
         "verdict": verdict(comparisons),
         "points": [
             {
@@ -448,6 +525,7 @@ def described(fleet: Fleet) -> Iterator[dict[str, Any]]:
                     "observed_p50_ms": sorted(true)[len(true) // 2] / MS,
                     "observed_p95_ms": sorted(true)[int(0.95 * len(true))] / MS,
                     "observed": len(true),
+                    "request_us": device.truth.request_ns / 1e3,
                 }
 
 

@@ -20,9 +20,7 @@ READY_S = 90
 
 
 @contextlib.contextmanager
-def spawned_agent(
-    folder: Path, models: Path, niceness: int = 0, **settings: Any
-) -> Iterator[str]:
+def spawned_agent(folder: Path, models: Path, niceness: int = 0, **settings: Any) -> Iterator[str]:
     """Starts `edge_agent`, waits until every target is ready, and ends it.
 
     Args:

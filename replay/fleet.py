@@ -77,6 +77,8 @@ class Truth:
         drift: From when on everything takes how many times as long, in order.
         times: By model, variant and batch size what batches really take, equally likely, where
             that is known; the profile else.
+        request_ns: How much longer a batch that runs takes for each request that comes to the box
+            meanwhile, where the device shares its processor with the scheduler.
     """
 
     sigma: float = 0.0
@@ -84,6 +86,7 @@ class Truth:
     misprediction: float = 0.0
     drift: tuple[tuple[int, float], ...] = ()
     times: Mapping[tuple[str, str, int], Sequence[int]] = field(default_factory=dict, hash=False)
+    request_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +284,9 @@ class Fleet:
             d.spec.id: course_of(self.script, d.spec.id, d.truth.drift) for d in self.devices
         }
         uneven = {target_id: course for target_id, course in courses.items() if course != Course()}
-        return FleetWorld(links, uneven, {d.spec.id: d.spec.width for d in self.devices})
+        widths = {d.spec.id: d.spec.width for d in self.devices}
+        shared = {d.spec.id: d.truth.request_ns for d in self.devices if d.truth.request_ns}
+        return FleetWorld(links, uneven, widths, shared)
 
     def conditions(self, seed: int | str = 0) -> dict[str, Conditions]:
         """What the bounds have to know; what they can't be told is in their favour."""

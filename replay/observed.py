@@ -8,17 +8,18 @@ batches take what they took.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from replay.fleet import Device, Fleet, FleetError, Truth
 from replay.journal import read_journal, targets
 from replay.journal_files import Note, warn
 from scheduler.core.commands import Command, Dispatch
 from scheduler.core.events import BatchDone, BatchFailed, Event, Submitted, TargetDown, TargetUp
-from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 
 ENOUGH = 16
@@ -27,15 +28,21 @@ ENOUGH = 16
 Rung = tuple[str, str, int]
 """A model, its variant, and a batch size."""
 
-Times = Mapping[Rung, tuple[int, ...]]
-"""What batches took, in nanoseconds, in the order in which they were done."""
-
 
 @dataclass(slots=True)
-class _Run:
+class Seen:
+    """A batch, as its scheduler saw it.
+
+    Attributes:
+        rung: What ran.
+        begun_ns: When: its message was there, and what was sent before it was done.
+        took_ns: From then until the scheduler heard of its end. The usual time of the way there
+            is not part of it.
+    """
+
     rung: Rung
-    lands_ns: int
-    begun_ns: int | None = None
+    begun_ns: int
+    took_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -43,94 +50,135 @@ class _Watch:
     """What is known of one target while its journal is read."""
 
     spec: TargetSpec
-    runs: dict[int, _Run] = field(default_factory=dict)
-    found: dict[Rung, list[int]] = field(default_factory=dict)
+    waiting: dict[int, tuple[Rung, int]] = field(default_factory=dict)
+    running: dict[int, Seen] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
 
-    def begin(self, run_id: int, run: _Run) -> None:
-        if len(self.runs) < self.spec.width:
-            run.begun_ns = run.lands_ns
-        self.runs[run_id] = run
+    def take(self, run_id: int, rung: Rung, lands_ns: int) -> None:
+        self.waiting[run_id] = rung, lands_ns
+        self._begin(0)
 
     def end(self, run_id: int, now_ns: int, done: bool) -> None:
-        run = self.runs.pop(run_id)
-        if done and run.begun_ns is not None:
-            self.found.setdefault(run.rung, []).append(max(1, now_ns - run.begun_ns))
-        for next_run in list(self.runs.values())[: self.spec.width]:
-            if next_run.begun_ns is None:
-                next_run.begun_ns = max(next_run.lands_ns, now_ns)
+        self.waiting.pop(run_id, None)
+        run = self.running.pop(run_id, None)
+        if run is not None and done:
+            run.took_ns = max(1, now_ns - run.begun_ns)
+            self.seen.append(run)
+        self._begin(now_ns)
+
+    def _begin(self, now_ns: int) -> None:
+        while self.waiting and len(self.running) < self.spec.width:
+            run_id = next(iter(self.waiting))
+            rung, lands_ns = self.waiting.pop(run_id)
+            self.running[run_id] = Seen(rung, max(lands_ns, now_ns))
+
+    def lose_all(self) -> None:
+        self.waiting.clear()
+        self.running.clear()
 
 
-def observed_times(
-    steps: Iterable[tuple[int, Event | Command]], specs: Iterable[TargetSpec]
-) -> dict[str, Times]:
-    """What the batches of each target took, as its scheduler saw it.
-
-    A batch begins when the message is there and what was sent before it is done, and ends when the
-    scheduler hears of it. The usual time of the way is not part of it.
+class Observation:
+    """What a journal says of how long things took.
 
     Args:
-        steps: Events and commands as `read_journal` yields them.
+        steps: Events and commands, as `read_journal` yields them.
         specs: The targets.
+
+    Attributes:
+        seen: By target the batches that were done there, in order.
+        came_ns: When requests came, in order.
     """
-    watches = {spec.id: _Watch(spec) for spec in specs}
-    sizes: dict[int, int] = {}
-    places: dict[int, str] = {}
-    for at_ns, step in steps:
+
+    def __init__(
+        self, steps: Iterable[tuple[int, Event | Command]], specs: Iterable[TargetSpec]
+    ) -> None:
+        """Reads it all."""
+        self._watches = {spec.id: _Watch(spec) for spec in specs}
+        self._sizes: dict[int, int] = {}
+        self._places: dict[int, _Watch] = {}
+        self.came_ns: list[int] = []
+        for at_ns, step in steps:
+            self._read(at_ns, step)
+        self.seen = {target_id: watch.seen for target_id, watch in self._watches.items()}
+
+    def _read(self, at_ns: int, step: Event | Command) -> None:
         match step:
             case Submitted(requests):
-                sizes.update((request.id, request.size_bytes) for request in requests)
-            case Dispatch() if step.target_id in watches:
-                watch = watches[step.target_id]
-                size_bytes = sum(sizes.pop(i, 0) for i in step.request_ids)
+                self._sizes.update((request.id, request.size_bytes) for request in requests)
+                self.came_ns += [at_ns] * len(requests)
+            case Dispatch() if step.target_id in self._watches:
+                watch = self._places[step.run_id] = self._watches[step.target_id]
+                size_bytes = sum(self._sizes.get(i, 0) for i in step.request_ids)
                 rung = (step.model, step.variant, len(step.request_ids))
-                places[step.run_id] = step.target_id
-                watch.begin(step.run_id, _Run(rung, at_ns + watch.spec.transfer(size_bytes)))
-            case BatchDone(run_id) if run_id in places:
-                watches[places.pop(run_id)].end(run_id, at_ns, not step.errors)
-            case BatchFailed(run_id) if run_id in places:
-                watches[places.pop(run_id)].end(run_id, at_ns, False)
+                watch.take(step.run_id, rung, at_ns + watch.spec.transfer(size_bytes))
+            case BatchDone(run_id) if run_id in self._places:
+                self._places.pop(run_id).end(run_id, at_ns, not step.errors)
+            case BatchFailed(run_id) if run_id in self._places:
+                self._places.pop(run_id).end(run_id, at_ns, False)
             case TargetDown(target_id) | TargetUp(TargetSpec(id=target_id)):
-                if target_id in watches:
-                    watches[target_id].runs.clear()
-                    places = {run: place for run, place in places.items() if place != target_id}
-    return {
-        target_id: {rung: tuple(times) for rung, times in watch.found.items()}
-        for target_id, watch in watches.items()
+                if target_id in self._watches:
+                    self._watches[target_id].lose_all()
+
+    def came(self, from_ns: int, until_ns: int) -> int:
+        """How many requests came in a time."""
+        return bisect_right(self.came_ns, until_ns) - bisect_right(self.came_ns, from_ns)
+
+    def net_ns(self, target_id: str, request_ns: int = 0) -> dict[Rung, list[int]]:
+        """What batches took, by what ran, without what requests that came meanwhile took.
+
+        Args:
+            target_id: Where.
+            request_ns: As in `Truth`.
+        """
+        found: dict[Rung, list[int]] = defaultdict(list)
+        for each in self.seen[target_id]:
+            came = self.came(each.begun_ns, each.begun_ns + each.took_ns)
+            found[each.rung].append(max(1, each.took_ns - came * request_ns))
+        return found
+
+    def truth(self, spec: TargetSpec, request_ns: int = 0, enough: int = ENOUGH) -> Truth:
+        """What a target's batches take.
+
+        A size of which fewer than `enough` were seen takes what was profiled, times the factor by
+        which the seen sizes of the same model, or else of all models, differ from their profiles.
+        """
+        times = _completed(spec, self.net_ns(spec.id, request_ns), enough)
+        return Truth(times=times, request_ns=request_ns)
+
+    def pace(self, target_id: str, truth: Truth) -> float:
+        """How many times as long as in truth the batches took together; 1 if there were none."""
+        took = expected = 0.0
+        for rung, times in self.net_ns(target_id, truth.request_ns).items():
+            took += sum(times)
+            expected += len(times) * mean(truth.times[rung])
+        return took / expected if expected else 1.0
+
+
+def _completed(
+    spec: TargetSpec, seen: Mapping[Rung, list[int]], enough: int
+) -> dict[Rung, Sequence[int]]:
+    """The times of all sizes that were profiled."""
+    profiled = {(o.model, o.variant, n): t for o in spec.offers for n, t in o.latency_ns.items()}
+    factors = {
+        rung: median(seen[rung]) / median(samples)
+        for rung, samples in profiled.items()
+        if len(seen.get(rung, ())) >= enough
     }
-
-
-def true_times(offers: Iterable[Offer], observed: Times, enough: int = ENOUGH) -> dict[Rung, tuple[int, ...]]:
-    """What batches of each profiled size take: as observed, where that was often enough.
-
-    Where it was not, the profile is right but for the factor by which the observed sizes of the
-    same model, or of all models, differ from theirs.
-    """
-    offers = list(offers)
-    factors: dict[Rung, float] = {}
-    for offer in offers:
-        for size, samples in offer.latency_ns.items():
-            rung = (offer.model, offer.variant, size)
-            times = observed.get(rung, ())
-            if len(times) >= enough:
-                factors[rung] = median(times) / median(samples)
-    found: dict[Rung, tuple[int, ...]] = {}
-    for offer in offers:
-        own = [f for (model, *_), f in factors.items() if model == offer.model]
+    found: dict[Rung, Sequence[int]] = {}
+    for rung, samples in profiled.items():
+        own = [factor for (model, *_), factor in factors.items() if model == rung[0]]
         factor = median(own or list(factors.values()) or [1.0])
-        for size, samples in offer.latency_ns.items():
-            rung = (offer.model, offer.variant, size)
-            scaled = tuple(max(1, round(sample * factor)) for sample in samples)
-            found[rung] = observed[rung] if rung in factors else scaled
+        scaled = tuple(max(1, round(sample * factor)) for sample in samples)
+        found[rung] = tuple(sorted(seen[rung])) if rung in factors else scaled
     return found
 
 
-def observed_fleet(path: Path, note: Note = warn, enough: int = ENOUGH) -> Fleet:
+def observed_fleet(path: Path, note: Note = warn) -> Fleet:
     """The targets of a journal, whose batches take what they took.
 
     Args:
         path: A folder, or one file.
         note: As in `read_journal`.
-        enough: As in `ENOUGH`.
 
     Raises:
         JournalError: It can't be read.
@@ -139,9 +187,6 @@ def observed_fleet(path: Path, note: Note = warn, enough: int = ENOUGH) -> Fleet
     specs = [spec for spec in targets(path, note) if spec.offers]
     if not specs:
         raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
-    observed = observed_times(read_journal(path, note), specs)
-    devices = tuple(
-        Device(spec, truth=Truth(times=true_times(spec.offers, observed[spec.id], enough)))
-        for spec in specs
-    )
+    observation = Observation(read_journal(path, note), specs)
+    devices = tuple(Device(spec, truth=observation.truth(spec)) for spec in specs)
     return Fleet("journal", devices, notes=("targets, profiles and times as in the journal",))

@@ -91,6 +91,9 @@ class World(Protocol):
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         """When its results are back from a target that is far."""
 
+    def request_ns(self, target_id: str) -> int:
+        """How much longer what runs at a target on this box takes for a request that comes."""
+
 
 OnRun = Callable[[Dispatch, int, int], None]
 """Hears of a batch that a target begins, when it begins, and when it will be done."""
@@ -120,6 +123,8 @@ class _Worker:
     far: bool
     ahead: deque[Dispatch] = field(default_factory=deque)
     busy: set[int] = field(default_factory=set)
+    request_ns: int = 0
+    owed_ns: int = 0
 
 
 class Simulator:
@@ -175,6 +180,7 @@ class Simulator:
             request_id = self._next_id
             self._next_id = request_id + 1
             self._arrivals[request_id] = arrival
+            self._disturb()
             request = Request(
                 request_id,
                 arrival.kind,
@@ -219,6 +225,11 @@ class Simulator:
                 if run is None:
                     return []  # it was lost with its target
                 worker = self._workers[run.target_id]
+                if worker.owed_ns and run_id in worker.busy:
+                    self._runs[run_id] = run
+                    self._push(now_ns + worker.owed_ns, event)
+                    worker.owed_ns = 0
+                    return []
                 worker.busy.discard(run_id)
                 endings = self._tell(event, now_ns, run)
                 self._begin(worker, now_ns)
@@ -245,7 +256,15 @@ class Simulator:
             del self._runs[run_id]
         world = self._world
         width, far = (world.width(target_id), world.is_far(target_id)) if world else (1, False)
-        self._workers[target_id] = _Worker(target_id, width, far)
+        worker = self._workers[target_id] = _Worker(target_id, width, far)
+        if world is not None and not far:
+            worker.request_ns = world.request_ns(target_id)
+
+    def _disturb(self) -> None:
+        """The processor time that a request takes is missing to what runs."""
+        for worker in self._workers.values():
+            if worker.request_ns and worker.busy:
+                worker.owed_ns += worker.request_ns
 
     def _tell(self, event: Event, now_ns: int, run: Dispatch | None = None) -> list[Ending]:
         """Tells the scheduler of an event, and does as it says."""
