@@ -75,8 +75,9 @@ class Truth:
         bias: How many times as long as profiled everything takes.
         misprediction: By up to which share, drawn per variant, the profile is wrong.
         drift: From when on everything takes how many times as long, in order.
-        times: By model, variant and batch size what batches really take, equally likely, where
-            that is known; the profile else.
+        times: By model, variant and batch size what batches really take, where that is known; the
+            profile else. They come in this order, from a place by chance on: slow batches come
+            together. With noise on top they come by chance.
         request_ns: How much longer a batch that runs takes for each request that comes to the box
             meanwhile, where the device shares its processor with the scheduler.
     """
@@ -246,14 +247,26 @@ class Fleet:
     def service_time(self, seed: int | str) -> ServiceTime:
         """Draws from them; each target has a chance of its own."""
         table = self._table(seed)
+        series = {
+            (device.spec.id, *rung): -1
+            for device in self.devices
+            if not device.truth.sigma
+            for rung in device.truth.times
+        }
         chances = {
             device.spec.id: random.Random(f"{seed} service {device.spec.id}").random
             for device in self.devices
         }
 
         def service_ns(run: Dispatch) -> int:
-            samples = table[run.target_id, run.model, run.variant, len(run.request_ids)]
-            return samples[int(chances[run.target_id]() * len(samples))]
+            key = run.target_id, run.model, run.variant, len(run.request_ids)
+            samples = table[key]
+            last = series.get(key) if series else None
+            if last is None:
+                return samples[int(chances[run.target_id]() * len(samples))]
+            place = int(chances[run.target_id]() * len(samples)) if last < 0 else last + 1
+            series[key] = place = place % len(samples)
+            return samples[place]
 
         return service_ns
 
@@ -309,6 +322,11 @@ class Fleet:
         for (target_id, *_), samples in self._table(seed).items():
             longest[target_id] = max(max(samples), longest.get(target_id, 0))
         return longest
+
+
+def way_to(spec: TargetSpec) -> Link | None:
+    """The link to a target that is just as its scheduler reckons; None to one on this box."""
+    return Link(*spec.transfer_ns) if spec.remote else None
 
 
 def _rate(spec: TargetSpec, kind: RequestClass, budget_ns: float | None) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
 
-from replay.fleet import Device, Fleet, FleetError, Truth
+from replay.fleet import Device, Fleet, FleetError, Truth, way_to
 from replay.journal import read_journal, targets
 from replay.journal_files import Note, warn
 from scheduler.core.commands import Command, Dispatch
@@ -169,7 +169,7 @@ def _completed(
         own = [factor for (model, *_), factor in factors.items() if model == rung[0]]
         factor = median(own or list(factors.values()) or [1.0])
         scaled = tuple(max(1, round(sample * factor)) for sample in samples)
-        found[rung] = tuple(sorted(seen[rung])) if rung in factors else scaled
+        found[rung] = tuple(seen[rung]) if rung in factors else scaled
     return found
 
 
@@ -188,5 +188,5 @@ def observed_fleet(path: Path, note: Note = warn) -> Fleet:
     if not specs:
         raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
     observation = Observation(read_journal(path, note), specs)
-    devices = tuple(Device(spec, truth=observation.truth(spec)) for spec in specs)
+    devices = tuple(Device(spec, way_to(spec), observation.truth(spec)) for spec in specs)
     return Fleet("journal", devices, notes=("targets, profiles and times as in the journal",))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.targets import TargetSpec, reached_over
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.link import WorkerLink
@@ -187,7 +187,7 @@ class Driver:
         if device.lost_ns is not None:
             device.away_ns = self.clock_ns() - device.lost_ns
             device.lost_ns = None
-        self._handle(TargetUp(_spec(device_id, offer, device.transfer_ns)))
+        self._handle(TargetUp(reached_over(TargetSpec(device_id, (offer,)), *device.transfer_ns)))
 
     def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
         """How far the worker is with getting ready."""
@@ -369,14 +369,9 @@ class Driver:
                     "pid": device.link.pid,
                     "up": device_id in core.targets and core.targets[device_id].up,
                     "runs": len(core.targets[device_id].runs) if device_id in core.targets else 0,
+                    "transfer_ns": device.transfer_ns,
                     "progress": dict(zip(("done", "total", "text"), device.progress, strict=True)),
                 }
                 for device_id, device in sorted(self._devices.items())
             ],
         }
-
-
-def _spec(device_id: str, offer: Offer, transfer_ns: tuple[int, float]) -> TargetSpec:
-    """A device as a target. The next batch for one that is far leaves as much earlier."""
-    spec = TargetSpec(device_id, (offer,), remote=any(transfer_ns), transfer_ns=transfer_ns)
-    return replace(spec, lead_ns=spec.lead_ns + transfer_ns[0])

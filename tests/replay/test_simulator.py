@@ -192,6 +192,9 @@ class Slow:
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         return ended_ns + (self.way_ns or 0)
 
+    def request_ns(self, target_id: str) -> int:
+        return 0
+
 
 def single(slots: int = 1, width: int = 1) -> TargetSpec:
     offer = Offer("m", "v", "runtime", {1: (10 * MS,)})
