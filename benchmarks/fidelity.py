@@ -43,7 +43,7 @@ from replay.fleet_world import Link
 from replay.journal import read_journal, targets
 from replay.live import LiveEnding, play_live
 from replay.observed import Observation
-from replay.simulator import Arrival
+from replay.simulator import Arrival, Simulator
 from replay.sources import WorkloadSource
 from replay.workloads import Fixed, Mix, MixEntry, Stream, Uniform, Workload
 from replay.workloads.processes import Gamma
@@ -57,7 +57,7 @@ SPREAD = 0.25
 """By up to so much of it deadlines differ from a point's scale. Where all are alike, and a batch
 takes just as long as there is time, the smallest difference of a prediction decides about all."""
 
-REPEATS = 5
+REPEATS = 4
 """Simulations of a point, each with other service times."""
 
 CALM_PCT = 10.0
@@ -66,7 +66,7 @@ CALM_PCT = 10.0
 ATTEMPTS = 3
 """So often a point is played at most; the calmest time counts."""
 
-WAIT_S = 12.0
+WAIT_S = 6.0
 """So long a calm moment is waited for."""
 
 REST_S = 3.0
@@ -75,7 +75,7 @@ REST_S = 3.0
 LEARN_LOADS = (0.6, 0.9, 1.2)
 """The loads of the workloads from which the truth is learned."""
 
-PROBE_S = 8.0
+PROBE_S = 6.0
 
 LINK = {"rtt_ms": 16.0, "mbps": 100.0}
 CLOUD = {
@@ -280,16 +280,6 @@ def experiment(point: Point, fleet: Fleet, seconds: float) -> Experiment:
     return Experiment("", WorkloadSource(Workload((stream,), seconds)), fleet, point.load)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """Requests that are given."""
-
-    requests: tuple[Arrival, ...]
-
-    def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
-        return iter(self.requests)
-
-
 def simulate(
     fleet: Fleet,
     policy: str,
@@ -312,14 +302,18 @@ def simulate(
         start_ns = first[-1].at_ns + max(r.budget_ns for r in first) + int(REST_S * 1e9)
         later = [replace(r, at_ns=r.at_ns + start_ns) for r in requests]
         return simulate(fleet, policy, [*first, *later], caller, seed)[len(first) :]
-    sent = tuple(caller.send(requests))
-    played = Experiment("", _Sent(sent), fleet)
+    simulator = Simulator(
+        PolicyChoice.parse(policy).make(),
+        fleet.targets(),
+        fleet.service_time(seed),
+        world=fleet.world(),
+        at_once=True,
+    )
     heard = [Heard("none", False, 0)] * len(requests)
-    for ending in played.endings(PolicyChoice.parse(policy), seed):
+    for ending in simulator.run(caller.send(requests)):
         number = ending.finish.request_id - 1
-        budget_ns = requests[number].budget_ns
-        latency_ns = caller.there_ns + ending.at_ns - ending.arrival.at_ns + caller.back_ns
-        on_time = ending.in_time and latency_ns <= budget_ns
+        latency_ns = ending.at_ns + caller.back_ns - requests[number].at_ns
+        on_time = ending.in_time and latency_ns <= requests[number].budget_ns
         heard[number] = Heard(ending.finish.outcome.value, on_time, latency_ns)
     return heard
 
@@ -420,7 +414,8 @@ class Box:
             device.spec.id: seen.truth(device.spec, shared.get(device.spec.id, 0))
             for device in self.told.devices
         }
-        self.caller = observed_caller(e for played in all_played for e in played.endings)
+        endings = (ending for played in all_played for ending in played.endings)
+        self.caller = observed_caller(endings, shared["cpu:0"])
 
     def probe(self, seed: int) -> Played:
         """A short workload, to see how fast the devices are just then."""
@@ -564,25 +559,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
     """All points, with a table as they are done."""
     began_s = time.time()
-    points = plan(arguments.points, arguments.seed)
-    calmest: dict[Point, Comparison] = {}
-    before = box.probe(arguments.seed)
     say(HEADER)
-    for attempt in range(ATTEMPTS):
-        for number, point in enumerate(points):
-            known = calmest.get(point)
-            if known is not None and known.others_pct <= CALM_PCT:
-                continue
-            if attempt and time.time() - began_s > 60 * arguments.minutes:
-                break
-            played = box.play(box.requests(point, arguments.seconds, arguments.seed + number))
-            after = box.probe(arguments.seed + number)
-            found = box.compare(point, played, (before, after))
-            before = after
-            if known is None or found.others_pct < known.others_pct:
-                calmest[point] = found
-            say(f"{line(found)}   [{attempt + 1}: {number + 1}/{len(points)}]")
-    comparisons = [calmest[point] for point in sorted(calmest, key=astuple)]
+    comparisons = calmest(box, arguments, began_s + 60 * arguments.minutes)
     return {
         "policy": arguments.policy,
         "seconds": arguments.seconds,
@@ -601,6 +579,26 @@ def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
             for c in comparisons
         ],
     }
+
+
+def calmest(box: Box, arguments: argparse.Namespace, until_s: float) -> list[Comparison]:
+    """Each point as it was when others took least of the machine, in order of the points."""
+    found: dict[Point, Comparison] = {}
+    points = plan(arguments.points, arguments.seed)
+    before = box.probe(arguments.seed)
+    for attempt in range(ATTEMPTS):
+        for number, point in enumerate(points):
+            known = found.get(point)
+            if known is not None and (known.others_pct <= CALM_PCT or time.time() > until_s):
+                continue
+            played = box.play(box.requests(point, arguments.seconds, arguments.seed + number))
+            after = box.probe(arguments.seed + number)
+            compared = box.compare(point, played, (before, after))
+            before = after
+            if known is None or compared.others_pct < known.others_pct:
+                found[point] = compared
+            say(f"{line(compared)}   [{attempt + 1}: {number + 1}/{len(points)}]")
+    return [found[point] for point in sorted(found, key=astuple)]
 
 
 def described(fleet: Fleet) -> Iterator[dict[str, Any]]:

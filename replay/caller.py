@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from replay.live import LiveEnding
-from replay.simulator import Arrival, Ending
+from replay.simulator import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +23,37 @@ class Caller:
         there_ns: From when a request is due until the scheduler has it.
         back_ns: From the scheduler's word until the caller has it.
         margin_ns: What the client takes off the budget, half of it at most.
+        each_ns: How long the scheduler is busy with a request that it has read. What comes
+            meanwhile is read at once after that.
     """
 
     there_ns: int = 0
     back_ns: int = 0
     margin_ns: int = 0
+    each_ns: int = 0
 
     def send(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
-        """The requests as the scheduler gets them."""
+        """The requests as the scheduler gets them: those that it reads at once at the same time."""
+        read_ns = free_ns = -1
+        count = 0
         for arrival in arrivals:
+            if arrival.at_ns > read_ns:
+                free_ns = read_ns + count * self.each_ns
+                read_ns = max(free_ns, arrival.at_ns + self.there_ns)
+                count = 0
+            count += 1
             margin_ns = min(self.margin_ns, arrival.budget_ns // 2)
-            budget_ns = max(1, arrival.budget_ns - margin_ns)
-            yield replace(arrival, at_ns=arrival.at_ns + self.there_ns, budget_ns=budget_ns)
-
-    def hear(self, ending: Ending, sent: Arrival) -> Ending:
-        """An ending as the caller has it, of the request as it was sent."""
-        return replace(ending, arrival=sent, at_ns=ending.at_ns + self.back_ns)
+            yield replace(arrival, at_ns=read_ns, budget_ns=arrival.budget_ns - margin_ns)
 
 
-def observed_caller(endings: Iterable[LiveEnding]) -> Caller:
+def observed_caller(endings: Iterable[LiveEnding], each_ns: int = 0) -> Caller:
     """The caller of a live replay: half of what its requests took beyond the box, each way.
 
     The margin is that of the Python client: the mean and two mean deviations.
+
+    Args:
+        endings: Of the replay.
+        each_ns: As in `Caller`.
 
     Raises:
         ValueError: No request of it had a result.
@@ -54,4 +63,4 @@ def observed_caller(endings: Iterable[LiveEnding]) -> Caller:
         raise ValueError("no request had a result, so nothing is known of the way to the box")
     way_ns = round(mean(ways))
     margin_ns = round(way_ns + 2 * mean(abs(way - way_ns) for way in ways))
-    return Caller(way_ns // 2, way_ns - way_ns // 2, margin_ns)
+    return Caller(way_ns // 2, way_ns - way_ns // 2, margin_ns, each_ns)

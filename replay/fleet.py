@@ -76,8 +76,9 @@ class Truth:
         misprediction: By up to which share, drawn per variant, the profile is wrong.
         drift: From when on everything takes how many times as long, in order.
         times: By model, variant and batch size what batches really take, where that is known; the
-            profile else. They come in this order, from a place by chance on: slow batches come
-            together. With noise on top they come by chance.
+            profile else. They come in this order, from a place by chance on that is the same
+            share of the way for all: slow batches come together, whatever they are. With noise
+            on top they come by chance.
         request_ns: How much longer a batch that runs takes for each request that comes to the box
             meanwhile, where the device shares its processor with the scheduler.
     """
@@ -247,11 +248,12 @@ class Fleet:
     def service_time(self, seed: int | str) -> ServiceTime:
         """Draws from them; each target has a chance of its own."""
         table = self._table(seed)
+        start = random.Random(f"{seed} series").random()
         series = {
-            (device.spec.id, *rung): -1
+            (device.spec.id, *rung): int(start * len(times))
             for device in self.devices
             if not device.truth.sigma
-            for rung in device.truth.times
+            for rung, times in device.truth.times.items()
         }
         chances = {
             device.spec.id: random.Random(f"{seed} service {device.spec.id}").random
@@ -261,11 +263,10 @@ class Fleet:
         def service_ns(run: Dispatch) -> int:
             key = run.target_id, run.model, run.variant, len(run.request_ids)
             samples = table[key]
-            last = series.get(key) if series else None
-            if last is None:
+            place = series.get(key) if series else None
+            if place is None:
                 return samples[int(chances[run.target_id]() * len(samples))]
-            place = int(chances[run.target_id]() * len(samples)) if last < 0 else last + 1
-            series[key] = place = place % len(samples)
+            series[key] = (place + 1) % len(samples)
             return samples[place]
 
         return service_ns

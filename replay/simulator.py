@@ -6,6 +6,8 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
 
 from scheduler.core.commands import Dispatch, Finish, WakeAt
@@ -141,6 +143,8 @@ class Simulator:
         limits: As in the daemon.
         world: What becomes of these times; None is nothing, and all targets are here.
         on_run: Hears of every batch that begins.
+        at_once: Whether requests that come at the same time are submitted in one event, as those
+            are that a daemon reads together; otherwise each is decided about alone.
 
     Attributes:
         scheduler: The core that is played with.
@@ -155,12 +159,14 @@ class Simulator:
         *,
         world: World | None = None,
         on_run: OnRun | None = None,
+        at_once: bool = False,
     ) -> None:
         """Brings the targets up at time 0."""
         self.scheduler = Scheduler(policy, limits)
         self._service_ns = service_ns
         self._world = world
         self._on_run = on_run
+        self._at_once = at_once
         self._agenda: list[tuple[int, int, Event | _Landed | _Freed]] = []
         self._order = 0
         self._wake_ns: int | None = None
@@ -174,24 +180,31 @@ class Simulator:
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[Ending]:
         """Plays a workload, in order of time, to its end; the endings as they happen."""
-        for arrival in arrivals:
-            at_ns = arrival.at_ns
-            yield from self._until(at_ns)
-            request_id = self._next_id
-            self._next_id = request_id + 1
-            self._arrivals[request_id] = arrival
-            self._disturb()
-            request = Request(
-                request_id,
-                arrival.kind,
-                at_ns + arrival.budget_ns,
-                arrival.priority,
-                arrival.weight,
-                arrival.size_bytes,
-                arrival.accept_late,
-            )
-            yield from self._tell(Submitted((request,)), at_ns)
+        if self._at_once:
+            for at_ns, together in groupby(arrivals, key=attrgetter("at_ns")):
+                yield from self._until(at_ns)
+                requests = tuple([self._request(arrival) for arrival in together])
+                yield from self._tell(Submitted(requests), at_ns)
+        else:
+            for arrival in arrivals:
+                yield from self._until(arrival.at_ns)
+                yield from self._tell(Submitted((self._request(arrival),)), arrival.at_ns)
         yield from self._until(None)
+
+    def _request(self, arrival: Arrival) -> Request:
+        request_id = self._next_id
+        self._next_id = request_id + 1
+        self._arrivals[request_id] = arrival
+        self._disturb()
+        return Request(
+            request_id,
+            arrival.kind,
+            arrival.at_ns + arrival.budget_ns,
+            arrival.priority,
+            arrival.weight,
+            arrival.size_bytes,
+            arrival.accept_late,
+        )
 
     def at(self, at_ns: int, event: Event) -> None:
         """Puts an event on the agenda, e.g. a target's death."""

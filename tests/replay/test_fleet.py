@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +312,7 @@ def with_truth(truth: Truth) -> Fleet:
 def test_known_times_come_in_their_order_from_a_place_by_chance_on():
     made = with_truth(Truth(times={("m", "default", 1): tuple(i * MS for i in range(1, 9))}))
     took = [ending.at_ns - ending.arrival.at_ns for ending in play(made, every(100, 16))]
-    steps = {(after - before) // MS for before, after in zip(took, took[1:], strict=False)}
+    steps = {(after - before) // MS for before, after in pairwise(took)}
     assert steps == {1, -7}
     assert sorted(took) == sorted([i * MS for i in range(1, 9)] * 2)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
+from statistics import median
 from typing import Any
 
 import pytest
@@ -47,8 +49,10 @@ def entries_of(fleet: Fleet, arrivals: list[Arrival]) -> list[Entry]:
     return entries
 
 
-def busy(count: int = 200, gap_ms: float = 5) -> list[Arrival]:
-    return [Arrival(int(i * gap_ms * MS), M, 900 * MS, size_bytes=1_000) for i in range(count)]
+def busy() -> list[Arrival]:
+    """First so few that each runs alone, then so many that batches are full."""
+    gaps_ms = [20] * 50 + [5] * 150
+    return [Arrival(at_ms * MS, M, 900 * MS, size_bytes=1_000) for at_ms in accumulate(gaps_ms)]
 
 
 def fleet_of(spec: TargetSpec, **truth: Any) -> Fleet:
@@ -76,25 +80,24 @@ def test_what_batches_took_is_found_again(spec):
 def test_what_requests_took_from_batches_is_told_apart():
     observation = seen(NEAR, request_ns=MS // 4)
     truth = observation.truth(NEAR, MS // 4)
+    untold = observation.truth(NEAR)
     assert truth.request_ns == MS // 4
     for rung, times in TRUE.items():
         # A request that comes at the very moment in which a batch begins is on either side of it.
         assert all(min(abs(t - true) for true in times) <= MS // 4 for t in truth.times[rung])
-    assert max(observation.truth(NEAR).times["m", "v", 2]) > max(TRUE["m", "v", 2])
+    assert max(untold.times["m", "v", 2]) > max(TRUE["m", "v", 2])
 
 
 def test_a_size_that_was_hardly_seen_takes_what_was_profiled_at_the_pace_of_the_others():
     observation = seen(NEAR)
-    enough = len(observation.net_ns("cpu:0")["m", "v", 2])
-    alone = len(observation.net_ns("cpu:0")["m", "v", 1])
-    assert alone < enough
-    truth = observation.truth(NEAR, enough=enough)
-    profiled = NEAR.offers[0].latency_ns
-    factor = truth.times["m", "v", 1][10] / profiled[1][10]
-    assert factor == pytest.approx(10 / 4, rel=0.15)
-    assert len(truth.times["m", "v", 1]) == len(profiled[1])
-    untold = Observation([], [NEAR]).truth(NEAR)
-    assert untold.times["m", "v", 2] == profiled[2]
+    counts = {rung: len(times) for rung, times in observation.net_ns("cpu:0").items()}
+    seldom, often = sorted(counts, key=counts.__getitem__)
+    truth = observation.truth(NEAR, enough=counts[often])
+    profiled = {rung: NEAR.offers[0].latency_ns[rung[2]] for rung in counts}
+    assert set(truth.times[often]) == set(TRUE[often])
+    factor = median(truth.times[often]) / median(profiled[often])
+    assert truth.times[seldom] == tuple(round(t * factor) for t in profiled[seldom])
+    assert Observation([], [NEAR]).truth(NEAR).times == profiled
 
 
 def test_the_pace_is_how_many_times_as_long_batches_took():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -58,14 +58,19 @@ def sent_ns(source: socket.socket, sink: socket.socket, data: bytes) -> int:
 
 
 @pytest.fixture
-def far(tmp_path: Path) -> Iterator[Far]:
-    made = Far(tmp_path, LinkProfile(rtt_ms=20, mbps=80))
-    yield made
-    made.listener.close()
+def link(tmp_path: Path) -> Iterator[Callable[..., Far]]:
+    made: list[Far] = []
+
+    def make(**profile: float) -> Far:
+        made.append(Far(tmp_path, LinkProfile(**profile)))
+        return made[0]
+
+    yield make
+    made[0].listener.close()
 
 
-def test_bytes_come_whole_and_no_sooner_than_the_link_carries_them(far):
-    near, distant = far.connect()
+def test_bytes_come_whole_and_no_sooner_than_the_link_carries_them(link):
+    near, distant = link(rtt_ms=20, mbps=80).connect()
     with near, distant:
         assert sent_ns(near, distant, b"x") >= 10 * MS
         assert sent_ns(distant, near, b"y") >= 10 * MS
@@ -73,8 +78,8 @@ def test_bytes_come_whole_and_no_sooner_than_the_link_carries_them(far):
         assert sent_ns(near, distant, data) >= 10 * MS + len(data) * 100
 
 
-def test_what_follows_travels_while_the_first_is_on_its_way(tmp_path):
-    near, distant = Far(tmp_path, LinkProfile(rtt_ms=400)).connect()
+def test_what_follows_travels_while_the_first_is_on_its_way(link):
+    near, distant = link(rtt_ms=400).connect()
     with near, distant:
         began_ns = time.monotonic_ns()
         for _ in range(20):
@@ -85,7 +90,8 @@ def test_what_follows_travels_while_the_first_is_on_its_way(tmp_path):
         assert 200 * MS <= time.monotonic_ns() - began_ns < 2_000 * MS
 
 
-def test_an_end_is_told_to_the_other_side_and_a_new_connection_taken(far):
+def test_an_end_is_told_to_the_other_side_and_a_new_connection_taken(link):
+    far = link(rtt_ms=2)
     near, distant = far.connect()
     near.close()
     assert distant.recv(1) == b""
@@ -107,5 +113,5 @@ def test_only_an_emulated_device_has_such_a_link():
     assert link_of(emulated) == LinkProfile(rtt_ms=5)
     assert link_of(DeviceSpec("npu:0", "npu", runtimes=("openvino",), options=options)) is None
     wrong = DeviceSpec("npu:0", "npu", runtimes=("emulated",), options={"base_ms": 1, "link": 5})
-    with pytest.raises(DeviceError, match="npu:0: link: .*options are base_ms.* link"):
+    with pytest.raises(DeviceError, match=r"npu:0: link: .*options are base_ms.* link"):
         link_of(wrong)
