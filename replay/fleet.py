@@ -75,12 +75,20 @@ class Truth:
         bias: How many times as long as profiled everything takes.
         misprediction: By up to which share, drawn per variant, the profile is wrong.
         drift: From when on everything takes how many times as long, in order.
+        times: By model, variant and batch size what batches really take, where that is known; the
+            profile else. They come in this order, from a place by chance on that is the same
+            share of the way for all: slow batches come together, whatever they are. With noise
+            on top they come by chance.
+        request_ns: How much longer a batch that runs takes for each request that comes to the box
+            meanwhile, where the device shares its processor with the scheduler.
     """
 
     sigma: float = 0.0
     bias: float = 1.0
     misprediction: float = 0.0
     drift: tuple[tuple[int, float], ...] = ()
+    times: Mapping[tuple[str, str, int], Sequence[int]] = field(default_factory=dict, hash=False)
+    request_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +248,26 @@ class Fleet:
     def service_time(self, seed: int | str) -> ServiceTime:
         """Draws from them; each target has a chance of its own."""
         table = self._table(seed)
+        start = random.Random(f"{seed} series").random()
+        series = {
+            (device.spec.id, *rung): int(start * len(times))
+            for device in self.devices
+            if not device.truth.sigma
+            for rung, times in device.truth.times.items()
+        }
         chances = {
             device.spec.id: random.Random(f"{seed} service {device.spec.id}").random
             for device in self.devices
         }
 
         def service_ns(run: Dispatch) -> int:
-            samples = table[run.target_id, run.model, run.variant, len(run.request_ids)]
-            return samples[int(chances[run.target_id]() * len(samples))]
+            key = run.target_id, run.model, run.variant, len(run.request_ids)
+            samples = table[key]
+            place = series.get(key) if series else None
+            if place is None:
+                return samples[int(chances[run.target_id]() * len(samples))]
+            series[key] = (place + 1) % len(samples)
+            return samples[place]
 
         return service_ns
 
@@ -264,7 +284,8 @@ class Fleet:
                 chance = random.Random(f"{seed} profile {' '.join(name)}")
                 wrong = 1 + truth.misprediction * (2 * chance.random() - 1)
                 factors = [truth.bias * wrong * each for each in noise]
-                for size, samples in offer.latency_ns.items():
+                for size, profiled in offer.latency_ns.items():
+                    samples = truth.times.get((offer.model, offer.variant, size), profiled)
                     table[name[0], name[1], name[2], size] = tuple(
                         max(1, int(sample * factor)) for sample in samples for factor in factors
                     )
@@ -277,7 +298,9 @@ class Fleet:
             d.spec.id: course_of(self.script, d.spec.id, d.truth.drift) for d in self.devices
         }
         uneven = {target_id: course for target_id, course in courses.items() if course != Course()}
-        return FleetWorld(links, uneven, {d.spec.id: d.spec.width for d in self.devices})
+        widths = {d.spec.id: d.spec.width for d in self.devices}
+        shared = {d.spec.id: d.truth.request_ns for d in self.devices if d.truth.request_ns}
+        return FleetWorld(links, uneven, widths, shared)
 
     def conditions(self, seed: int | str = 0) -> dict[str, Conditions]:
         """What the bounds have to know; what they can't be told is in their favour."""
@@ -300,6 +323,11 @@ class Fleet:
         for (target_id, *_), samples in self._table(seed).items():
             longest[target_id] = max(max(samples), longest.get(target_id, 0))
         return longest
+
+
+def way_to(spec: TargetSpec) -> Link | None:
+    """The link to a target that is just as its scheduler reckons; None to one on this box."""
+    return Link(*spec.transfer_ns) if spec.remote else None
 
 
 def _rate(spec: TargetSpec, kind: RequestClass, budget_ns: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Fleets from anywhere: a file, a running box, or a table of profiles."""
+"""Fleets from anywhere: a file, a running box, its journal, or a table of profiles."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from replay.fleet import Device, Fleet, FleetError, quantile_samples
+from replay.fleet import Device, Fleet, FleetError, quantile_samples, way_to
 from replay.fleet_file import read_fleet
 from replay.readers import Lines, TraceError, open_lines
 from replay.readers.columns import header_cells
 from replay.readers.lines import shown
 from scheduler.core.offers import Offer
-from scheduler.core.targets import TargetSpec
+from scheduler.core.targets import TargetSpec, reached_over
 
 CONNECT_TIMEOUT_S = 2.0
+JOURNAL = ".journal"
 
 _P95 = NormalDist().inv_cdf(0.95)
 _COLUMNS = "model, accelerator, batch, 50th and 90th percentile"
@@ -30,16 +31,23 @@ _UNITS = {"_us": 1e3, "(us)": 1e3, "_s": 1e9, "(s)": 1e9}
 
 
 def load_fleet(source: str | Path) -> Fleet:
-    """A fleet from a file (YAML, or CSV of profiles), or with `live` from this machine's box.
+    """A fleet from a file or a journal, or with `live` from this machine's box.
+
+    A file is YAML, or a CSV of profiles; a journal is a folder, or one file of it.
 
     Raises:
         FleetError: It can't be used.
+        JournalError: A journal can't be read.
         LaxityError: A mistake in a file, or the box can't be reached.
         TraceError: A mistake in a table, or in the recording of a link.
     """
     if str(source) == "live" or "://" in str(source):
         return live_fleet(None if str(source) == "live" else str(source))
     path = Path(source)
+    if path.is_dir() or path.suffix == JOURNAL:
+        from replay.observed import observed_fleet
+
+        return observed_fleet(path, lambda _: None)
     if path.suffix in (".csv", ".gz"):
         return table_fleet(path)
     return read_fleet(path)
@@ -58,11 +66,15 @@ def live_fleet(url: str | None) -> Fleet:
     from scheduler import Client
 
     with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
-        return fleet_of_models(client.models())
+        return fleet_of_models(client.models(), client.status())
 
 
-def fleet_of_models(said: Mapping[str, Any]) -> Fleet:
-    """The fleet of a box, from what it says of its models (see `Client.models`).
+def fleet_of_models(said: Mapping[str, Any], status: Mapping[str, Any]) -> Fleet:
+    """The fleet of a box, from what it says of its models and of itself.
+
+    Args:
+        said: What `Client.models` returns.
+        status: What `Client.status` returns.
 
     Raises:
         FleetError: Nothing of it is ready.
@@ -86,7 +98,12 @@ def fleet_of_models(said: Mapping[str, Any]) -> Fleet:
                 offers.setdefault(place["target"], []).append(offer)
     if not offers:
         raise FleetError("the box has measured nothing yet; `laxity models` shows how far it is")
-    devices = [Device(TargetSpec(name, tuple(each))) for name, each in sorted(offers.items())]
+    ways = {target["id"]: target["transfer_ns"] for target in status["targets"]}
+    specs = [
+        reached_over(TargetSpec(name, tuple(each)), *ways.get(name, (0, 0.0)))
+        for name, each in sorted(offers.items())
+    ]
+    devices = [Device(spec, way_to(spec)) for spec in specs]
     return Fleet("live", tuple(devices), notes=("targets and profiles of a running box",))
 
 

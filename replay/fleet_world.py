@@ -116,15 +116,21 @@ class FleetWorld:
         links: By target id, for those that are far.
         courses: By target id, for those that do not fare evenly.
         widths: By target id, for those that run several batches at once.
+        request_ns: By target id, for those that share a processor with the scheduler.
     """
 
     def __init__(
-        self, links: Mapping[str, Link], courses: Mapping[str, Course], widths: Mapping[str, int]
+        self,
+        links: Mapping[str, Link],
+        courses: Mapping[str, Course],
+        widths: Mapping[str, int],
+        request_ns: Mapping[str, int],
     ) -> None:
         """Takes them as they are."""
         self._links = links
         self._courses = courses
         self._widths = widths
+        self._request_ns = request_ns
 
     def width(self, target_id: str) -> int:
         """As in `World`."""
@@ -143,6 +149,10 @@ class FleetWorld:
         """As in `World`."""
         left_ns = self._freed_ns(target_id, ended_ns)
         return left_ns + self._links[target_id].back_ns(left_ns)
+
+    def request_ns(self, target_id: str) -> int:
+        """As in `World`."""
+        return self._request_ns.get(target_id, 0)
 
     def ends_ns(self, target_id: str, begun_ns: int, service_ns: int) -> int:
         """As in `World`."""

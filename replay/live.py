@@ -54,6 +54,7 @@ class LiveEnding:
         target: Where it ran; None where there is no result.
         variant: What ran; None where there is no result.
         reason: Why there is no result, for people.
+        held_ns: How long the box says that it had the request; None where there is no result.
     """
 
     number: int
@@ -64,6 +65,7 @@ class LiveEnding:
     target: str | None = None
     variant: str | None = None
     reason: str = ""
+    held_ns: int | None = None
 
     @property
     def intended_ns(self) -> int:
@@ -269,11 +271,12 @@ class Player:
         def note(ended: asyncio.Future[Any]) -> None:
             self._out.discard(ended)
             outcome, reason = outcome_of(ended)
-            target = variant = None
+            at_ns = self.now_ns()
+            ran: tuple[Any, ...] = (None, None, reason)
             if outcome in ANSWERED:
-                target, variant = ended.result().target, ended.result().variant
-            ended_as = outcome, self.now_ns(), target, variant, reason
-            self._on_end(LiveEnding(number, arrival, sent_ns, *ended_as))
+                found = ended.result()
+                ran = found.target, found.variant, reason, found.timing.total_ns
+            self._on_end(LiveEnding(number, arrival, sent_ns, outcome, at_ns, *ran))
 
         self._out.add(future)
         future.add_done_callback(note)

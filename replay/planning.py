@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from replay.experiment import Experiment
-from replay.fleet import Device, Fleet, FleetError
-from replay.fleet_sources import load_fleet
+from replay.fleet import Fleet
+from replay.fleet_sources import JOURNAL, load_fleet
 from replay.readers import FORMATS, open_trace
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
@@ -24,8 +24,6 @@ SCENARIOS = "scenarios"
 
 DEADLINE_SCALE = 5.0
 """The deadline of a trace without deadlines, as a multiple of the base latency."""
-
-_JOURNAL = ".journal"
 
 
 class AskError(ValueError):
@@ -94,7 +92,7 @@ def _planned(ask: Ask) -> list[Experiment]:
         return [_placed(s.experiment(ask.requests, ask.load), ask) for s in _standard(ask)]
     if not path.exists():
         return [_placed(_named(ask).experiment(ask.requests, ask.load), ask)]
-    if path.is_dir() or path.suffix == _JOURNAL:
+    if path.is_dir() or path.suffix == JOURNAL:
         return [_journal(ask, path)]
     if path.suffix not in (".yaml", ".yml"):
         return [_trace(ask, path)]
@@ -182,19 +180,8 @@ def _journal(ask: Ask, path: Path) -> Experiment:
     if ask.load is not None:
         raise AskError("the load of a journal can't be set; give it a --rate-scale")
     source = JournalSource(path, ask.speed, ask.rate_scale, _slice(ask.slice), ask.requests)
-    fleet = _journal_fleet(path) if ask.fleet is None else load_fleet(ask.fleet)
+    fleet = load_fleet(ask.fleet or path)
     return Experiment(path.stem, source, fleet)
-
-
-def _journal_fleet(path: Path) -> Fleet:
-    """The targets that the journal tells of, as they were measured."""
-    from replay.journal import targets
-
-    specs = targets(path, lambda _: None)
-    devices = tuple(Device(spec) for spec in specs if spec.offers)
-    if not devices:
-        raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
-    return Fleet("journal", devices, notes=("targets and profiles as in the journal",))
 
 
 def _fleet(ask: Ask) -> Fleet:

@@ -6,6 +6,8 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
 
 from scheduler.core.commands import Dispatch, Finish, WakeAt
@@ -94,6 +96,9 @@ class World(Protocol):
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         """When its results are back from a target that is far."""
 
+    def request_ns(self, target_id: str) -> int:
+        """How much longer what runs at a target on this box takes for a request that comes."""
+
 
 OnRun = Callable[[Dispatch, int, int], None]
 """Hears of a batch that a target begins, when it begins, and when it will be done."""
@@ -123,6 +128,8 @@ class _Worker:
     far: bool
     ahead: deque[Dispatch] = field(default_factory=deque)
     busy: set[int] = field(default_factory=set)
+    request_ns: int = 0
+    owed_ns: int = 0
 
 
 class Simulator:
@@ -139,6 +146,8 @@ class Simulator:
         limits: As in the daemon.
         world: What becomes of these times; None is nothing, and all targets are here.
         on_run: Hears of every batch that begins.
+        at_once: Whether requests that come at the same time are submitted in one event, as those
+            are that a daemon reads together; otherwise each is decided about alone.
 
     Attributes:
         scheduler: The core that is played with.
@@ -153,12 +162,14 @@ class Simulator:
         *,
         world: World | None = None,
         on_run: OnRun | None = None,
+        at_once: bool = False,
     ) -> None:
         """Brings the targets up at time 0."""
         self.scheduler = Scheduler(policy, limits)
         self._service_ns = service_ns
         self._world = world
         self._on_run = on_run
+        self._at_once = at_once
         self._agenda: list[tuple[int, int, Event | _Landed | _Freed]] = []
         self._order = 0
         self._wake_ns = _NEVER_NS
@@ -172,19 +183,21 @@ class Simulator:
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[Ending]:
         """Plays a workload, in order of time, to its end; the endings as they happen."""
-        for arrival in arrivals:
-            at_ns = arrival.at_ns
+        for at_ns, together in (_together if self._at_once else _singly)(arrivals):
             while self._next_ns() <= at_ns:
                 yield from self._play_next()
-            yield from self._submit(arrival)
+            requests = tuple([self._request(arrival) for arrival in together])
+            yield from self._tell(Submitted(requests), at_ns)
         while self._next_ns() < _NEVER_NS:
             yield from self._play_next()
 
-    def _submit(self, arrival: Arrival) -> list[Ending]:
+    def _request(self, arrival: Arrival) -> Request:
         request_id = self._next_id
         self._next_id = request_id + 1
         self._arrivals[request_id] = arrival
-        request = Request(
+        if self._world is not None:
+            self._disturb()
+        return Request(
             request_id,
             arrival.kind,
             arrival.at_ns + arrival.budget_ns,
@@ -193,7 +206,6 @@ class Simulator:
             arrival.size_bytes,
             arrival.accept_late,
         )
-        return self._tell(Submitted((request,)), arrival.at_ns)
 
     def at(self, at_ns: int, event: Event) -> None:
         """Puts an event on the agenda, e.g. a target's death."""
@@ -225,6 +237,11 @@ class Simulator:
                 if run is None:
                     return []  # it was lost with its target
                 worker = self._workers[run.target_id]
+                if worker.owed_ns and run_id in worker.busy:
+                    self._runs[run_id] = run
+                    self._push(now_ns + worker.owed_ns, event)
+                    worker.owed_ns = 0
+                    return []
                 worker.busy.discard(run_id)
                 endings = self._tell(event, now_ns, run)
                 self._begin(worker, now_ns)
@@ -251,7 +268,15 @@ class Simulator:
             del self._runs[run_id]
         world = self._world
         width, far = (world.width(target_id), world.is_far(target_id)) if world else (1, False)
-        self._workers[target_id] = _Worker(target_id, width, far)
+        worker = self._workers[target_id] = _Worker(target_id, width, far)
+        if world is not None and not far:
+            worker.request_ns = world.request_ns(target_id)
+
+    def _disturb(self) -> None:
+        """The processor time that a request takes is missing to what runs."""
+        for worker in self._workers.values():
+            if worker.request_ns and worker.busy:
+                worker.owed_ns += worker.request_ns
 
     def _tell(self, event: Event, now_ns: int, run: Dispatch | None = None) -> list[Ending]:
         """Tells the scheduler of an event, and does as it says."""
@@ -302,3 +327,12 @@ class Simulator:
         if worker.far and self._world is not None:
             heard_ns = self._world.heard_ns(worker.target_id, now_ns)
         self._push(heard_ns, BatchFailed(run.run_id, "skipped", started=False))
+
+
+def _singly(arrivals: Iterable[Arrival]) -> Iterator[tuple[int, Iterable[Arrival]]]:
+    for arrival in arrivals:
+        yield arrival.at_ns, (arrival,)
+
+
+def _together(arrivals: Iterable[Arrival]) -> Iterator[tuple[int, Iterable[Arrival]]]:
+    yield from groupby(arrivals, key=attrgetter("at_ns"))

@@ -20,6 +20,8 @@ from workers.link import LinkServer, offer_header
 from workers.model import Model
 from workers.profiling import Effort
 from workers.runtimes.base import DeviceSpec
+from workers.runtimes.emulated import link_of
+from workers.runtimes.emulated_link import EmulatedLink
 
 WATCH_S = 5.0
 """How often the device is looked at; a look takes less than a millisecond."""
@@ -54,7 +56,12 @@ class WorkerProcess:
         self._host = DeviceHost(
             spec, models, state_dir, max_batch, effort, tell_offer=self._say_offer
         )
-        self._link = LinkServer(link_path, self._host)
+        link = link_of(spec)
+        own_path = link_path if link is None else link_path.with_suffix(".far")
+        self._link = LinkServer(own_path, self._host)
+        if link is not None:
+            self._link.say("way", {"t": "way", "transfer_ns": link.transfer_ns})
+            self._start("link", EmulatedLink(link, link_path, own_path).serve_forever)
         self._say_catalog()
         self._prepared = threading.Event()
         self._due = threading.Event()

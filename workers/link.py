@@ -5,7 +5,8 @@ docs/decisions/0001-worker-link.md.
 
     scheduler -> worker   run {id, model, variant, latest_start_ns, count, in} + the items' tensors
                           cancel {id}
-    worker -> scheduler   catalog {models, problems}, offer {...}, progress {done, total, text}
+    worker -> scheduler   way {transfer_ns}, only from behind an emulated link, and first
+                          catalog {models, problems}, offer {...}, progress {done, total, text}
                           telemetry {reading}
                           done {id, execute_ns, out, errors} + the items' tensors
                           not_run {id, reason}

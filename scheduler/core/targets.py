@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler.core.latency import LatencyCurve
 from scheduler.core.offers import Offer
@@ -59,6 +59,17 @@ class TargetSpec:
         """How long tensors of that size take to get there, in nanoseconds."""
         base_ns, byte_ns = self.transfer_ns
         return base_ns + int(byte_ns * size_bytes)
+
+
+def reached_over(spec: TargetSpec, base_ns: int, byte_ns: float) -> TargetSpec:
+    """The same target at the other end of a way that takes so long, for a message and per byte.
+
+    The next batch leaves as much earlier. A way that takes no time changes nothing.
+    """
+    if not base_ns and not byte_ns:
+        return spec
+    lead_ns = spec.lead_ns + base_ns
+    return replace(spec, remote=True, lead_ns=lead_ns, transfer_ns=(base_ns, byte_ns))
 
 
 @dataclass(slots=True)

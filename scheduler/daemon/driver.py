@@ -30,7 +30,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.targets import TargetSpec, reached_over
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.link import WorkerLink
@@ -108,6 +108,7 @@ class _Device:
     link: WorkerLink
     progress: tuple[int, int, str] = (0, 0, "starting")
     telemetry: dict[str, Any] = field(default_factory=dict)
+    transfer_ns: tuple[int, float] = (0, 0.0)
     lost_ns: int | None = None
     away_ns: int = RESTART_NS
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -166,6 +167,10 @@ class Driver:
         """The worker is there; it is up with its first offer."""
         log.info("worker connected", device=device_id)
 
+    def on_way(self, device_id: str, transfer_ns: tuple[int, float]) -> None:
+        """The device is not on this box, or emulates one that isn't."""
+        self._devices[device_id].transfer_ns = transfer_ns
+
     def on_catalog(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
         """Learns the models."""
         self.catalog.learn(device_id, cards, problems)
@@ -183,7 +188,7 @@ class Driver:
         if device.lost_ns is not None:
             device.away_ns = self.clock_ns() - device.lost_ns
             device.lost_ns = None
-        self._handle(TargetUp(TargetSpec(device_id, (offer,))))
+        self._handle(TargetUp(reached_over(TargetSpec(device_id, (offer,)), *device.transfer_ns)))
 
     def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
         """How far the worker is with getting ready."""
@@ -369,6 +374,7 @@ class Driver:
                     "pid": device.link.pid,
                     "up": device_id in core.targets and core.targets[device_id].up,
                     "runs": len(core.targets[device_id].runs) if device_id in core.targets else 0,
+                    "transfer_ns": device.transfer_ns,
                     "progress": dict(zip(("done", "total", "text"), device.progress, strict=True)),
                     "telemetry": device.telemetry,
                 }

@@ -33,6 +33,9 @@ class LinkListener(Protocol):
     def on_connected(self, device_id: str) -> None:
         """The worker is there; its offers follow."""
 
+    def on_way(self, device_id: str, transfer_ns: tuple[int, float]) -> None:
+        """How long a batch takes to get there: for the message, and for each byte."""
+
     def on_catalog(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
         """The models of the worker's repository, and those that can't be served."""
 
@@ -176,6 +179,9 @@ class WorkerLink(asyncio.BufferedProtocol):
                 self._listener.on_not_run(header["id"], header["reason"])
             case "offer":
                 self._listener.on_offer(self.device_id, offer_from(header))
+            case "way":
+                base_ns, byte_ns = header["transfer_ns"]
+                self._listener.on_way(self.device_id, (base_ns, byte_ns))
             case "catalog":
                 cards = [card_from(fields) for fields in header["models"]]
                 self._listener.on_catalog(self.device_id, cards, header["problems"])

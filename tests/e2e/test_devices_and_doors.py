@@ -26,7 +26,7 @@ def agent(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     token_file = folder / "token"
     token_file.touch(0o600)
     token_file.write_text(TOKEN)
-    emulated = {"base_ms": 1.0, "per_item_ms": 0.5}
+    emulated = {"base_ms": 1.0, "per_item_ms": 0.5, "link": {"rtt_ms": 4.0, "mbps": 100.0}}
     agent = RunningAgent(
         folder,
         models,
@@ -69,3 +69,13 @@ def test_both_devices_serve_and_an_emulated_answer_says_so(tcp_url: str) -> None
         np.testing.assert_array_equal(by_target["cpu:1"]["y"], [0, 0, 0])
         targets = next(m for m in client.models()["models"] if m["name"] == "relu")["variants"][0]
         assert {t["target"]: t["runtime"] for t in targets["targets"]}["cpu:1"] == "emulated"
+
+
+def test_an_emulated_link_takes_its_time_and_the_scheduler_knows(tcp_url: str) -> None:
+    with Client(tcp_url, token=TOKEN) as client:
+        ways = {t["id"]: t["transfer_ns"] for t in client.status()["targets"]}
+        assert ways == {"cpu:0": [0, 0.0], "cpu:1": [4_000_000, 80.0]}
+        futures = [client.submit("relu", X, deadline_ms=5000) for _ in range(400)]
+        far = [result for result in (f.result() for f in futures) if result.target == "cpu:1"]
+        assert far
+        assert min(result.timing.transfer_ns for result in far) >= 4_000_000

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from policies import make_policy
-from replay.fleet import Fleet, FleetError, Kind, quantile_samples
+from replay.fleet import Fleet, FleetError, Kind, Truth, quantile_samples
 from replay.fleet_file import parse_fleet
 from replay.fleet_sources import fleet_of_models, load_fleet, table_fleet
 from replay.fleet_world import RESEND_NS, Course, Link
@@ -19,6 +22,7 @@ from scheduler.config_problems import ConfigError, read_yaml
 from scheduler.core.events import TargetDown, TargetUp
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
 
 MS, S = 1_000_000, 1_000_000_000
 M = RequestClass("m")
@@ -152,12 +156,19 @@ def test_what_a_box_says_of_its_models_becomes_a_fleet():
     latency = {"1": {"p50": 2.0, "p95": 3.0}, "4": {"p50": 5.0, "p95": 5.0}}
     place = {"target": "cpu:0", "runtime": "openvino", "accuracy": 0.9, "latency_ms": latency}
     said = {"models": [{"name": "m", "variants": [{"name": "int8", "targets": [place]}]}]}
-    (target,) = fleet_of_models(json.loads(json.dumps(said))).targets()
+    status: Any = {"targets": [{"id": "cpu:0", "transfer_ns": [0, 0.0]}]}
+    (target,) = fleet_of_models(json.loads(json.dumps(said)), status).targets()
+    assert target == TargetSpec("cpu:0", target.offers)
     (offer,) = target.offers
     assert (offer.runtime, offer.variant, offer.accuracy) == ("openvino", "int8", 0.9)
     assert sorted(offer.latency_ns) == [1, 4]
     with pytest.raises(FleetError, match="measured nothing yet"):
-        fleet_of_models({"models": []})
+        fleet_of_models({"models": []}, status)
+    status["targets"][0]["transfer_ns"] = [3 * MS, 0.5]
+    (device,) = fleet_of_models(said, status).devices
+    assert (device.spec.remote, device.spec.transfer_ns) == (True, (3 * MS, 0.5))
+    assert device.spec.lead_ns == target.lead_ns + 3 * MS
+    assert device.link == Link(3 * MS, 0.5)
 
 
 # -- how much it can do
@@ -288,3 +299,36 @@ def test_what_the_bounds_are_told_of_a_stall_is_in_their_favour():
     (_, until_ns), (from_ns, _) = spans
     assert S + 10 * MS <= until_ns < S + 11 * MS
     assert from_ns == 2 * S
+
+
+# -- times that are known
+
+
+def with_truth(truth: Truth) -> Fleet:
+    made = fleet()
+    return replace(made, devices=tuple(replace(d, truth=truth) for d in made.devices))
+
+
+def test_known_times_come_in_their_order_from_a_place_by_chance_on():
+    made = with_truth(Truth(times={("m", "default", 1): tuple(i * MS for i in range(1, 9))}))
+    took = [ending.at_ns - ending.arrival.at_ns for ending in play(made, every(100, 16))]
+    steps = {(after - before) // MS for before, after in pairwise(took)}
+    assert steps == {1, -7}
+    assert sorted(took) == sorted([i * MS for i in range(1, 9)] * 2)
+
+
+def test_known_times_are_scaled_by_the_bias_and_drawn_where_there_is_noise():
+    times = {("m", "default", 1): tuple(range(MS, 9 * MS, MS))}
+    biased = with_truth(Truth(times=times, bias=2.0))
+    took = [ending.at_ns - ending.arrival.at_ns for ending in play(biased, every(100, 8))]
+    assert sorted(took) == [2 * i * MS for i in range(1, 9)]
+    noisy = with_truth(Truth(times=times, sigma=0.01))
+    took = [ending.at_ns - ending.arrival.at_ns for ending in play(noisy, every(100, 16))]
+    assert len(set(took)) > 8
+
+
+def test_requests_take_time_from_what_runs_where_the_processor_is_shared():
+    arrivals = [Arrival(at_ms * MS, M, 500 * MS) for at_ms in (0, 4, 6)]
+    alone, second, third = play(with_truth(Truth(request_ns=MS)), arrivals)
+    assert alone.at_ns == 12 * MS
+    assert (second.at_ns, third.at_ns) == (22 * MS, 32 * MS)

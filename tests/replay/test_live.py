@@ -137,6 +137,22 @@ class TestPlayer:
         play(client, [Arrival(0, M, 50 * MS)], clock)
         assert [sent["deadline_ms"] for sent in client.sent] == [0.001]
 
+    def test_how_long_the_box_had_a_request_is_known_of_its_result(self):
+        client = FakeClient()
+        answers = iter([Timing(1, 2, 3, 7 * MS), None])
+
+        def answer() -> None:
+            timing = next(answers)
+            if timing is None:
+                client.futures[-1].set_exception(DeadlineInfeasible("no"))
+            else:
+                found = Result(X, Outcome.COMPLETED, "cpu:0", "v", "x", 1, timing)
+                client.answer_last(found)
+
+        client.on_submit = answer
+        endings = play(client, [Arrival(0, M, 50 * MS)] * 2)
+        assert [ending.held_ns for ending in endings] == [7 * MS, None]
+
     def test_everything_that_a_request_is_reaches_the_box(self):
         client = FakeClient()
         client.on_submit = client.answer_last

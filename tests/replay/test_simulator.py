@@ -192,6 +192,9 @@ class Slow:
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         return ended_ns + (self.way_ns or 0)
 
+    def request_ns(self, target_id: str) -> int:
+        return 0
+
 
 def single(slots: int = 1, width: int = 1) -> TargetSpec:
     offer = Offer("m", "v", "runtime", {1: (10 * MS,)})
@@ -211,6 +214,20 @@ def test_the_world_changes_how_long_batches_take_and_tells_nobody():
     first, second = simulator.run([Arrival(0, M, 500 * MS), Arrival(60 * MS, M, 500 * MS)])
     assert (first.at_ns, second.at_ns) == (10 * MS, 160 * MS)
     assert "10" not in second.finish.reason
+
+
+@pytest.mark.parametrize(("at_once", "ends_ms"), [(True, [12, 12]), (False, [10, 20])])
+def test_requests_that_are_read_at_once_can_share_a_batch(at_once, ends_ms):
+    spec = TargetSpec("cpu:0", (Offer("m", "v", "runtime", {1: (10 * MS,), 2: (12 * MS,)}),))
+    took_ms = {1: 10, 2: 12}
+    simulator = Simulator(
+        make_policy("edf"),
+        [spec],
+        lambda run: took_ms[len(run.request_ids)] * MS,
+        at_once=at_once,
+    )
+    arrivals = [Arrival(0, M, 500 * MS), Arrival(0, M, 500 * MS)]
+    assert [ending.at_ns for ending in simulator.run(arrivals)] == [ms * MS for ms in ends_ms]
 
 
 def test_a_wide_target_runs_batches_at_once():

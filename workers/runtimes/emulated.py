@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from workers.model import Model, Variant
 from workers.runtimes.base import (
     Array,
+    DeviceError,
     DeviceSpec,
     ModelLoadError,
     RunError,
     check_names,
 )
+from workers.runtimes.emulated_link import LinkProfile
 
 NonNegative = Annotated[float, Field(ge=0)]
 
@@ -26,7 +28,7 @@ _SPIN_NS = 200_000
 
 
 class LatencyProfile(BaseModel):
-    """A device's `options`: how long a batch takes, `base_ms + per_item_ms * batch`.
+    """How long a batch takes: `base_ms + per_item_ms * batch`.
 
     Attributes:
         base_ms: Milliseconds that any batch takes.
@@ -34,7 +36,6 @@ class LatencyProfile(BaseModel):
         jitter: Sigma of the lognormal factor on each batch's time; its median is 1.
         fail_rate: Share of batches that fail.
         seed: Seeds jitter and failures.
-        models: Other settings for the models named, which replace these whole.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,7 +45,45 @@ class LatencyProfile(BaseModel):
     jitter: NonNegative = 0.0
     fail_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: int = 0
+
+
+class EmulatedOptions(LatencyProfile):
+    """A device's `options`: the latency of its models, and the way to it.
+
+    Attributes:
+        models: Other latencies for the models named, which replace the device's whole.
+        link: What lies between the scheduler and the device; None is nothing.
+    """
+
     models: dict[str, LatencyProfile] = {}
+    link: LinkProfile | None = None
+
+    @classmethod
+    def of(cls, device: DeviceSpec) -> EmulatedOptions:
+        """Those of a device.
+
+        Raises:
+            DeviceError: They are not such options; says what is wrong with them.
+        """
+        try:
+            return cls.model_validate(dict(device.options))
+        except ValidationError as error:
+            reasons = "; ".join(
+                f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()
+            )
+            known = ", ".join(cls.model_fields)
+            raise DeviceError(
+                f"options of emulated device {device.id}: {reasons} (options are {known})"
+            ) from error
+
+
+def link_of(device: DeviceSpec) -> LinkProfile | None:
+    """The link that is to be emulated between the scheduler and a device.
+
+    Raises:
+        DeviceError: As in `EmulatedOptions.of`.
+    """
+    return EmulatedOptions.of(device).link if Emulated.name in device.runtimes else None
 
 
 def wait_until(deadline_ns: int) -> None:
@@ -91,16 +130,10 @@ class Emulated:
     ) -> EmulatedSession:
         """Make a session from the device's options; see `Runtime.load`."""
         try:
-            profile = LatencyProfile.model_validate(dict(device.options))
-        except ValidationError as error:
-            reasons = "; ".join(
-                f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()
-            )
-            known = ", ".join(LatencyProfile.model_fields)
-            raise ModelLoadError(
-                f"options of emulated device {device.id}: {reasons} (options are {known})"
-            ) from error
-        own = profile.models.get(model.name, profile)
+            options = EmulatedOptions.of(device)
+        except DeviceError as error:
+            raise ModelLoadError(str(error)) from error
+        own = options.models.get(model.name, options)
         return EmulatedSession(model, own, device, self._clock_ns, self._wait_until)
 
 

@@ -1,0 +1,263 @@
+"""The running half of the fidelity benchmark: the box, how it is watched, and who else is there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, pstdev
+
+import psutil
+
+from benchmarks.fidelity_points import (
+    MS,
+    PROBE,
+    REST_S,
+    Comparison,
+    Heard,
+    Point,
+    experiment,
+    quantile_of,
+    simulate,
+    slope,
+    summary,
+)
+from replay.caller import Caller, observed_caller
+from replay.fleet import Device, Fleet, Truth
+from replay.fleet_world import Link
+from replay.journal import read_journal, targets
+from replay.live import LiveEnding, play_live
+from replay.observed import Observation
+from replay.simulator import Arrival
+from scheduler import Client
+
+REPEATS = 4
+"""Simulations of a point, each with other service times."""
+
+CALM_PCT = 10.0
+"""A point during which other processes took more of the machine than this is played again."""
+
+WAIT_S = 6.0
+"""So long a calm moment is waited for."""
+
+LEARN_LOADS = (0.6, 0.9, 1.2)
+"""The loads of the workloads from which the truth is learned."""
+
+PROBE_S = 6.0
+
+LINK = {"rtt_ms": 16.0, "mbps": 100.0}
+
+
+class Others:
+    """What processes that are not of the box take of the machine, from now on."""
+
+    def __init__(self) -> None:
+        self._last = self._now()
+
+    def share_pct(self) -> float:
+        """Since the last time, in percent of all processors."""
+        last, self._last = self._last, self._now()
+        own_s, busy_s, all_s = (now - then for now, then in zip(self._last, last, strict=True))
+        return max(0.0, 100 * (busy_s - own_s) / all_s)
+
+    def _now(self) -> tuple[float, float, float]:
+        times = psutil.cpu_times()
+        whole_s = sum(times[:8])  # Those of guests are counted with the user's.
+        own_s = 0.0
+        me = psutil.Process()
+        for process in (me, *me.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                own_s += _cpu_s(process)
+        return own_s, whole_s - times.idle - times.iowait, whole_s
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a workload was, and what the box made of it.
+
+    Attributes:
+        requests: What was sent.
+        endings: How that ended.
+        from_ns: When it began, on the monotonic clock.
+        until_ns: When all had ended.
+        others_pct: How much of the machine processes that are not of the box took meanwhile.
+    """
+
+    requests: list[Arrival]
+    endings: list[LiveEnding]
+    from_ns: int
+    until_ns: int
+    others_pct: float
+
+
+class Box:
+    """A running agent, and what is known of it.
+
+    Args:
+        url: Its native door.
+        folder: Where its journal is.
+        policy: What decides there.
+
+    Attributes:
+        told: What its scheduler was told: a fleet with the profiles for truth.
+        truths: What is true of each target, once that was learned.
+        caller: The way to it.
+    """
+
+    def __init__(self, url: str, folder: Path, policy: str) -> None:
+        self.url = url
+        self.policy = policy
+        self.journal = folder / "state" / "journal"
+        link = Link(round(LINK["rtt_ms"] * MS), 8e3 / LINK["mbps"])
+        time.sleep(REST_S)  # The journal is written a little later.
+        specs = targets(self.journal, lambda _: None)
+        devices = [Device(spec, link if spec.remote else None) for spec in specs]
+        self.told = Fleet("box", tuple(devices))
+        self.truths = {spec.id: Truth() for spec in specs}
+        self.caller = Caller()
+        with Client(url) as client:
+            self.pid = int(client.status()["pid"])
+
+    def learn(self, seconds: float, seed: int) -> None:
+        """Watches the box while it serves, so that simulations can be true to it.
+
+        The scheduler shares a core with the first device and the generator with the second: what
+        a request takes of their time is missing to what runs there.
+        """
+        watched = {"cpu:0": psutil.Process(self.pid), "cpu:1": psutil.Process()}
+        taken: dict[str, list[float]] = {name: [] for name in watched}
+        all_played = []
+        for load in LEARN_LOADS:
+            requests = self.requests(Point(load, 1.5, 5.0), seconds, seed)
+            before = {name: _cpu_s(process) for name, process in watched.items()}
+            all_played.append(self.play(requests))
+            for name, process in watched.items():
+                taken[name].append(_cpu_s(process) - before[name])
+        counts = [float(len(played.requests)) for played in all_played]
+        # What is there without requests is part of every batch's time.
+        shared = {name: round(slope(counts, cpu_s) * 1e9) for name, cpu_s in taken.items()}
+        seen = self.observation(all_played)
+        self.truths = {
+            device.spec.id: seen.truth(device.spec, shared.get(device.spec.id, 0))
+            for device in self.told.devices
+        }
+        endings = (ending for played in all_played for ending in played.endings)
+        self.caller = observed_caller(endings, shared["cpu:0"])
+
+    def probe(self, seed: int) -> Played:
+        """A short workload, to see how fast the devices are just then."""
+        return self.play(self.requests(PROBE, PROBE_S, seed))
+
+    def requests(self, point: Point, seconds: float, seed: int) -> list[Arrival]:
+        """The requests of a point."""
+        return list(experiment(point, self.told, seconds).arrivals(seed))
+
+    def play(self, requests: list[Arrival]) -> Played:
+        """Sends requests, after a rest."""
+        self.calm()
+        endings: list[LiveEnding] = []
+        others = Others()
+        from_ns = time.monotonic_ns()
+        with unhindered():
+            play_live(self.url, requests, endings.append)
+        return Played(requests, endings, from_ns, time.monotonic_ns(), others.share_pct())
+
+    def calm(self) -> None:
+        """Rests, and waits for a moment in which others leave the machine alone, but not long."""
+        until_s = time.monotonic() + WAIT_S
+        others = Others()
+        time.sleep(REST_S)
+        while others.share_pct() > CALM_PCT and time.monotonic() < until_s:
+            time.sleep(1)
+
+    def observation(self, all_played: Sequence[Played]) -> Observation:
+        """What the journal says of some workloads."""
+        steps = [
+            (at_ns, step)
+            for at_ns, step in read_journal(self.journal, lambda _: None)
+            if any(played.from_ns <= at_ns <= played.until_ns for played in all_played)
+        ]
+        return Observation(steps, self.told.targets())
+
+    def fleet(self, truths: Mapping[str, Truth]) -> Fleet:
+        """What the scheduler was told, with something else for truth."""
+        devices = [replace(device, truth=truths[device.spec.id]) for device in self.told.devices]
+        return replace(self.told, devices=tuple(devices))
+
+    def compare(self, point: Point, played: Played, around: Sequence[Played]) -> Comparison:
+        """Simulates what was played, and puts the two side by side.
+
+        Args:
+            point: What it was.
+            played: What the box made of it.
+            around: The probes before it and after it.
+        """
+        near = self.observation(around)
+        paces = {name: near.pace(name, truth) for name, truth in self.truths.items()}
+        truths = {name: replace(t, bias=paces[name]) for name, t in self.truths.items()}
+        own = self.observation([played])
+        own_truths = {
+            device.spec.id: own.truth(device.spec, self.truths[device.spec.id].request_ns)
+            for device in self.told.devices
+        }
+        first = around[0].requests
+        runs = self._simulations(truths, played.requests, first)
+        own_runs = self._simulations(own_truths, played.requests, first)
+        profile_only = simulate(self.told, self.policy, played.requests, Caller(), 0)
+        lags = sorted(ending.lag_ns for ending in played.endings)
+        whole = summary([heard for run in runs for heard in run])
+        return Comparison(
+            point,
+            summary([Heard(e.outcome or "none", e.on_time, e.latency_ns) for e in played.endings]),
+            replace(whole, requests=len(played.requests)),
+            pstdev([summary(run).on_time_pct for run in runs]),
+            mean(summary(run).on_time_pct for run in own_runs),
+            summary(profile_only).on_time_pct,
+            paces,
+            {t.id: own.pace(t.id, self.truths[t.id]) for t in self.told.targets()},
+            played.others_pct,
+            quantile_of(lags, 0.99) / MS,
+        )
+
+    def _simulations(
+        self, truths: Mapping[str, Truth], requests: Sequence[Arrival], first: Sequence[Arrival]
+    ) -> list[list[Heard]]:
+        fleet = self.fleet(truths)
+        return [
+            simulate(fleet, self.policy, requests, self.caller, seed, first)
+            for seed in range(REPEATS)
+        ]
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+@contextlib.contextmanager
+def unhindered() -> Iterator[None]:
+    """Lets this process, which must send in time, go before all others, where it may."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        say("no right to real-time priority: the generator may be late")
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def pin(pid: int, core: int) -> None:
+    """Keeps all threads of a process on one core."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.sched_setaffinity(int(task), [core])
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,192 @@
+"""What a daemon's batches really took, from its journal: the truth for a simulation of that box.
+
+A profile is measured when a device has nothing else to do. While it serves, messages travel, other
+devices use the same memory, and the scheduler needs a processor as well: batches take longer, and
+differently so. A fleet from a journal tells the scheduler what the daemon's was told, and lets
+batches take what they took.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+
+from replay.fleet import Device, Fleet, FleetError, Truth, way_to
+from replay.journal import read_journal, targets
+from replay.journal_files import Note, warn
+from scheduler.core.commands import Command, Dispatch
+from scheduler.core.events import BatchDone, BatchFailed, Event, Submitted, TargetDown, TargetUp
+from scheduler.core.targets import TargetSpec
+
+ENOUGH = 16
+"""So many batches of one size tell by themselves what such batches take."""
+
+Rung = tuple[str, str, int]
+"""A model, its variant, and a batch size."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """A batch, as its scheduler saw it.
+
+    Attributes:
+        rung: What ran.
+        begun_ns: When: its message was there, and what was sent before it was done.
+        took_ns: From then until the scheduler heard of its end. The usual time of the way there
+            is not part of it.
+    """
+
+    rung: Rung
+    begun_ns: int
+    took_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is known of one target while its journal is read."""
+
+    spec: TargetSpec
+    waiting: dict[int, tuple[Rung, int]] = field(default_factory=dict)
+    running: dict[int, Seen] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
+
+    def take(self, run_id: int, rung: Rung, lands_ns: int) -> None:
+        self.waiting[run_id] = rung, lands_ns
+        self._begin(0)
+
+    def end(self, run_id: int, now_ns: int, done: bool) -> None:
+        self.waiting.pop(run_id, None)
+        run = self.running.pop(run_id, None)
+        if run is not None and done:
+            run.took_ns = max(1, now_ns - run.begun_ns)
+            self.seen.append(run)
+        self._begin(now_ns)
+
+    def _begin(self, now_ns: int) -> None:
+        while self.waiting and len(self.running) < self.spec.width:
+            run_id = next(iter(self.waiting))
+            rung, lands_ns = self.waiting.pop(run_id)
+            self.running[run_id] = Seen(rung, max(lands_ns, now_ns))
+
+    def lose_all(self) -> None:
+        self.waiting.clear()
+        self.running.clear()
+
+
+class Observation:
+    """What a journal says of how long things took.
+
+    Args:
+        steps: Events and commands, as `read_journal` yields them.
+        specs: The targets.
+
+    Attributes:
+        seen: By target the batches that were done there, in order.
+        came_ns: When requests came, in order.
+    """
+
+    def __init__(
+        self, steps: Iterable[tuple[int, Event | Command]], specs: Iterable[TargetSpec]
+    ) -> None:
+        """Reads it all."""
+        self._watches = {spec.id: _Watch(spec) for spec in specs}
+        self._sizes: dict[int, int] = {}
+        self._places: dict[int, _Watch] = {}
+        self.came_ns: list[int] = []
+        for at_ns, step in steps:
+            self._read(at_ns, step)
+        self.seen = {target_id: watch.seen for target_id, watch in self._watches.items()}
+
+    def _read(self, at_ns: int, step: Event | Command) -> None:
+        match step:
+            case Submitted(requests):
+                self._sizes.update((request.id, request.size_bytes) for request in requests)
+                self.came_ns += [at_ns] * len(requests)
+            case Dispatch() if step.target_id in self._watches:
+                watch = self._places[step.run_id] = self._watches[step.target_id]
+                size_bytes = sum(self._sizes.get(i, 0) for i in step.request_ids)
+                rung = (step.model, step.variant, len(step.request_ids))
+                watch.take(step.run_id, rung, at_ns + watch.spec.transfer(size_bytes))
+            case BatchDone(run_id) if run_id in self._places:
+                self._places.pop(run_id).end(run_id, at_ns, not step.errors)
+            case BatchFailed(run_id) if run_id in self._places:
+                self._places.pop(run_id).end(run_id, at_ns, False)
+            case TargetDown(target_id) | TargetUp(TargetSpec(id=target_id)):
+                if target_id in self._watches:
+                    self._watches[target_id].lose_all()
+
+    def came(self, from_ns: int, until_ns: int) -> int:
+        """How many requests came in a time."""
+        return bisect_right(self.came_ns, until_ns) - bisect_right(self.came_ns, from_ns)
+
+    def net_ns(self, target_id: str, request_ns: int = 0) -> dict[Rung, list[int]]:
+        """What batches took, by what ran, without what requests that came meanwhile took.
+
+        Args:
+            target_id: Where.
+            request_ns: As in `Truth`.
+        """
+        found: dict[Rung, list[int]] = defaultdict(list)
+        for each in self.seen[target_id]:
+            came = self.came(each.begun_ns, each.begun_ns + each.took_ns)
+            found[each.rung].append(max(1, each.took_ns - came * request_ns))
+        return found
+
+    def truth(self, spec: TargetSpec, request_ns: int = 0, enough: int = ENOUGH) -> Truth:
+        """What a target's batches take.
+
+        A size of which fewer than `enough` were seen takes what was profiled, times the factor by
+        which the seen sizes of the same model, or else of all models, differ from their profiles.
+        """
+        times = _completed(spec, self.net_ns(spec.id, request_ns), enough)
+        return Truth(times=times, request_ns=request_ns)
+
+    def pace(self, target_id: str, truth: Truth) -> float:
+        """How many times as long as in truth the batches took together; 1 if there were none."""
+        took = expected = 0.0
+        for rung, times in self.net_ns(target_id, truth.request_ns).items():
+            took += sum(times)
+            expected += len(times) * mean(truth.times[rung])
+        return took / expected if expected else 1.0
+
+
+def _completed(
+    spec: TargetSpec, seen: Mapping[Rung, list[int]], enough: int
+) -> dict[Rung, Sequence[int]]:
+    """The times of all sizes that were profiled."""
+    profiled = {(o.model, o.variant, n): t for o in spec.offers for n, t in o.latency_ns.items()}
+    factors = {
+        rung: median(seen[rung]) / median(samples)
+        for rung, samples in profiled.items()
+        if len(seen.get(rung, ())) >= enough
+    }
+    found: dict[Rung, Sequence[int]] = {}
+    for rung, samples in profiled.items():
+        own = [factor for (model, *_), factor in factors.items() if model == rung[0]]
+        factor = median(own or list(factors.values()) or [1.0])
+        scaled = tuple(max(1, round(sample * factor)) for sample in samples)
+        found[rung] = tuple(seen[rung]) if rung in factors else scaled
+    return found
+
+
+def observed_fleet(path: Path, note: Note = warn) -> Fleet:
+    """The targets of a journal, whose batches take what they took.
+
+    Args:
+        path: A folder, or one file.
+        note: As in `read_journal`.
+
+    Raises:
+        JournalError: It can't be read.
+        FleetError: It tells of no target that had a model ready.
+    """
+    specs = [spec for spec in targets(path, note) if spec.offers]
+    if not specs:
+        raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
+    observation = Observation(read_journal(path, note), specs)
+    devices = tuple(Device(spec, way_to(spec), observation.truth(spec)) for spec in specs)
+    return Fleet("journal", devices, notes=("targets, profiles and times as in the journal",))

@@ -1,0 +1,141 @@
+"""What a journal says of how long batches took: found again where it is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from statistics import median
+from typing import Any
+
+import pytest
+
+from policies import make_policy
+from replay.fleet import Device, Fleet, FleetError, Truth, way_to
+from replay.fleet_sources import load_fleet
+from replay.observed import Observation
+from replay.simulator import Arrival, Simulator
+from scheduler.core.commands import Command, Dispatch
+from scheduler.core.events import BatchDone, Event, Submitted, TargetDown, TargetUp
+from scheduler.core.limits import Limits
+from scheduler.core.requests import Request
+from scheduler.core.targets import TargetSpec, reached_over
+from scheduler.daemon.journal import Journal, JournalBounds
+from tests.core.world import MS, M, offer
+
+NEAR = TargetSpec("cpu:0", (offer(sizes=(1, 2)),))
+FAR = replace(reached_over(NEAR, 8 * MS, 1000.0), id="npu:0")
+TRUE = {("m", "v", 1): (5 * MS, 6 * MS, 7 * MS), ("m", "v", 2): (9 * MS, 11 * MS)}
+
+
+Entry = tuple[int, Event, list[Command]]
+
+
+def entries_of(fleet: Fleet, arrivals: list[Arrival]) -> list[Entry]:
+    """What the scheduler of a simulation heard and said."""
+    simulator = Simulator(
+        make_policy("edf"), fleet.targets(), fleet.service_time(1), world=fleet.world()
+    )
+    entries: list[Entry] = [(0, TargetUp(spec), []) for spec in fleet.targets()]
+    handle = simulator.scheduler.handle
+
+    def noting(event: Event, now_ns: int) -> list[Command]:
+        commands = handle(event, now_ns)
+        entries.append((now_ns, event, commands))
+        return commands
+
+    simulator.scheduler.handle = noting  # type: ignore[method-assign]
+    for _ in simulator.run(arrivals):
+        pass
+    return entries
+
+
+def busy() -> list[Arrival]:
+    """First so few that each runs alone, then so many that batches are full."""
+    gaps_ms = [20] * 50 + [5] * 150
+    return [Arrival(at_ms * MS, M, 900 * MS, size_bytes=1_000) for at_ms in accumulate(gaps_ms)]
+
+
+def fleet_of(spec: TargetSpec, **truth: Any) -> Fleet:
+    return Fleet("f", (Device(spec, way_to(spec), Truth(times=TRUE, **truth)),))
+
+
+def seen(spec: TargetSpec, **truth: Any) -> Observation:
+    steps = [
+        (at_ns, step)
+        for at_ns, event, commands in entries_of(fleet_of(spec, **truth), busy())
+        for step in (event, *commands)
+    ]
+    return Observation(steps, [spec])
+
+
+@pytest.mark.parametrize("spec", [NEAR, FAR], ids=["near", "far"])
+def test_what_batches_took_is_found_again(spec):
+    found = seen(spec).net_ns(spec.id)
+    assert {rung: set(times) for rung, times in found.items()} == {
+        rung: set(times) for rung, times in TRUE.items()
+    }
+    assert len(found["m", "v", 1]) + 2 * len(found["m", "v", 2]) == 200
+
+
+def test_what_requests_took_from_batches_is_told_apart():
+    observation = seen(NEAR, request_ns=MS // 4)
+    truth = observation.truth(NEAR, MS // 4)
+    untold = observation.truth(NEAR)
+    assert truth.request_ns == MS // 4
+    for rung, times in TRUE.items():
+        # A request that comes at the very moment in which a batch begins is on either side of it.
+        assert all(min(abs(t - true) for true in times) <= MS // 4 for t in truth.times[rung])
+    assert max(untold.times["m", "v", 2]) > max(TRUE["m", "v", 2])
+
+
+def test_a_size_that_was_hardly_seen_takes_what_was_profiled_at_the_pace_of_the_others():
+    observation = seen(NEAR)
+    counts = {rung: len(times) for rung, times in observation.net_ns("cpu:0").items()}
+    seldom, often = sorted(counts, key=counts.__getitem__)
+    truth = observation.truth(NEAR, enough=counts[often])
+    profiled = {rung: NEAR.offers[0].latency_ns[rung[2]] for rung in counts}
+    assert set(truth.times[often]) == set(TRUE[often])
+    factor = median(truth.times[often]) / median(profiled[often])
+    assert truth.times[seldom] == tuple(round(t * factor) for t in profiled[seldom])
+    assert Observation([], [NEAR]).truth(NEAR).times == profiled
+
+
+def test_the_pace_is_how_many_times_as_long_batches_took():
+    observation = seen(NEAR)
+    assert observation.pace("cpu:0", Truth(times=TRUE)) == pytest.approx(1, rel=0.02)
+    half = {rung: tuple(t // 2 for t in times) for rung, times in TRUE.items()}
+    assert observation.pace("cpu:0", Truth(times=half)) == pytest.approx(2, rel=0.02)
+    assert Observation([], [NEAR]).pace("cpu:0", Truth(times=TRUE)) == 1
+
+
+def test_what_a_target_lost_took_no_time():
+    steps: list[tuple[int, Event | Command]] = [
+        (0, Submitted((Request(1, M, 500 * MS),))),
+        (0, Dispatch(1, "cpu:0", "m", "v", (1,), 0, "")),
+        (3 * MS, TargetDown("cpu:0", "unplugged")),
+        (4 * MS, Dispatch(2, "cpu:0", "m", "v", (1,), 0, "")),
+        (9 * MS, BatchDone(2)),
+    ]
+    assert Observation(steps, [NEAR]).net_ns("cpu:0") == {("m", "v", 1): [5 * MS]}
+
+
+# -- a journal as a fleet
+
+
+def test_a_journal_is_a_fleet_whose_batches_take_what_they_took(tmp_path):
+    journal = Journal(tmp_path, ("edf", {}), Limits(), JournalBounds(10**6, 2))
+    for at_ns, event, commands in entries_of(fleet_of(FAR), busy()):
+        journal.note(at_ns, event, commands, ("edf", {}), None)
+    journal.close()
+    (device,) = load_fleet(tmp_path).devices
+    assert device.spec == FAR
+    assert device.link == way_to(FAR)
+    assert {rung: set(times) for rung, times in device.truth.times.items()} == {
+        rung: set(times) for rung, times in TRUE.items()
+    }
+
+
+def test_a_journal_without_targets_is_no_fleet(tmp_path):
+    Journal(tmp_path, ("edf", {}), Limits(), JournalBounds(10**6, 2)).close()
+    with pytest.raises(FleetError, match="tells of no target"):
+        load_fleet(tmp_path)

@@ -1,0 +1,143 @@
+"""The way to an emulated device: a delay and a rate between the scheduler and the worker.
+
+The bytes pass through unix sockets as they do without it, so all that the scheduler does to reach
+a device is done for real. Batches travel while the device runs others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_CHUNK_BYTES = 1 << 16
+_RETRY_S = 0.02
+
+Chunk = tuple[int, bytes]
+"""When it is due at the other end, on the monotonic clock, and the bytes; none is the end."""
+
+
+class LinkProfile(BaseModel):
+    """The `link` among an emulated device's options.
+
+    Attributes:
+        rtt_ms: The round trip of something small, in milliseconds; each way takes half of it.
+        mbps: Megabits per second in each direction; None is no limit.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rtt_ms: Annotated[float, Field(ge=0)] = 0.0
+    mbps: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def way_ns(self) -> int:
+        """How long anything takes to get to the other end."""
+        return round(self.rtt_ms * 1e6 / 2)
+
+    @property
+    def byte_ns(self) -> float:
+        """How long the link is taken by a byte."""
+        return 8e3 / self.mbps if self.mbps else 0.0
+
+    @property
+    def transfer_ns(self) -> tuple[int, float]:
+        """What a scheduler reckons with: for both ways of a message, and for each byte."""
+        return 2 * self.way_ns, self.byte_ns
+
+
+class EmulatedLink:
+    """Stands before a worker's socket, and lets bytes through as the link would.
+
+    Args:
+        profile: Delay and rate.
+        front: The unix socket that the scheduler connects to; a stale one is replaced.
+        back: The worker's own.
+    """
+
+    def __init__(self, profile: LinkProfile, front: Path, back: Path) -> None:
+        """Listens, so that a scheduler can connect from now on."""
+        self._profile = profile
+        self._back = back
+        with contextlib.suppress(FileNotFoundError):
+            front.unlink()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(front))
+        os.chmod(front, 0o600)
+        self._listener.listen(1)
+
+    def serve_forever(self) -> None:
+        """Carries one scheduler after another."""
+        while True:
+            near, _ = self._listener.accept()
+            far = _connected(self._back)
+            ways = [_Way(near, far, self._profile), _Way(far, near, self._profile)]
+            for way in ways:
+                way.join()
+            near.close()
+            far.close()
+
+
+def _connected(path: Path) -> socket.socket:
+    while True:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            peer.connect(str(path))
+        except OSError:
+            peer.close()
+            time.sleep(_RETRY_S)
+            continue
+        return peer
+
+
+class _Way:
+    """One direction: what is read is written again when the link has carried it."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket, profile: LinkProfile) -> None:
+        self._source = source
+        self._sink = sink
+        self._profile = profile
+        self._chunks: queue.SimpleQueue[Chunk] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=work, name="laxity-emulated-link", daemon=True)
+            for work in (self._read, self._write)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _read(self) -> None:
+        free_ns = 0
+        data = b"-"
+        while data:
+            try:
+                data = self._source.recv(_CHUNK_BYTES)
+            except OSError:
+                data = b""
+            sent_ns = max(free_ns, time.monotonic_ns())
+            free_ns = sent_ns + int(len(data) * self._profile.byte_ns)
+            self._chunks.put((free_ns + self._profile.way_ns, data))
+
+    def _write(self) -> None:
+        while True:
+            due_ns, data = self._chunks.get()
+            time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)
+            try:
+                if not data:
+                    self._sink.shutdown(socket.SHUT_WR)
+                    return
+                self._sink.sendall(data)
+            except OSError:
+                with contextlib.suppress(OSError):  # the reader's end shall hear of it
+                    self._source.shutdown(socket.SHUT_RD)
+                return
