@@ -21,7 +21,6 @@ import os
 import selectors
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -33,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.noop import make_models
+from benchmarks.other_servers import LITSERVE, MOSEC, RAY_SERVE, program
 from benchmarks.spawned_agent import spawned_agent
 
 SMALL = np.zeros(16, np.float32)
@@ -277,67 +277,6 @@ def measure_laxity(folder: Path) -> Any:
 
 
 # -- others
-
-MOSEC = """
-from mosec import Server, Worker
-class Noop(Worker):
-    def deserialize(self, data): return data
-    def forward(self, data): return data[:4]
-    def serialize(self, data): return data
-server = Server()
-server.append_worker(Noop, num=1)
-server.run()
-"""
-LITSERVE = """
-import base64
-import litserve
-class Noop(litserve.LitAPI):
-    def setup(self, device): pass
-    def decode_request(self, request): return base64.b64decode(request["x"])
-    def predict(self, data): return data[:4]
-    def encode_response(self, output): return {{"y": base64.b64encode(output).decode()}}
-if __name__ == "__main__":
-    litserve.LitServer(Noop(), accelerator="cpu").run(port={port}, generate_client_file=False)
-"""
-RAY_SERVE = """
-import time
-import ray
-from ray import serve
-from starlette.requests import Request
-from starlette.responses import Response
-@serve.deployment(num_replicas=1, max_ongoing_requests=128)
-class Noop:
-    async def __call__(self, request: Request) -> Response:
-        return Response((await request.body())[:4])
-ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-serve.start(http_options={{"host": "127.0.0.1", "port": {port}}})
-serve.run(Noop.bind(), route_prefix="/")
-while True:
-    time.sleep(1)
-"""
-
-
-@contextlib.contextmanager
-def program(folder: Path, text: str, *arguments: str) -> Iterator[None]:
-    """Another server in a process group of its own."""
-    file = folder / "contender.py"
-    file.write_text(text)
-    with (folder / "contender.log").open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(file), *arguments],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=folder,
-        )
-    try:
-        yield
-    finally:
-        os.killpg(process.pid, 15)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(15)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
 
 
 def bytes_body(tensor: Any) -> tuple[bytes, tuple[str, ...]]:

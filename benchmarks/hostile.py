@@ -29,7 +29,7 @@ from benchmarks.noop import make_models
 from benchmarks.spawned_agent import spawned_agent
 from scheduler.tenants import hash_of, new_token
 
-RATE_PER_S, DEADLINE_MS, SECONDS = 100, 200, 8.0
+RATE_PER_S, DEADLINE_MS, SECONDS = 100, 500, 6.0
 PATH = "/v2/models/noop/infer"
 GOOD, GREEDY = new_token(), new_token()
 GREEDY_RATE = 20

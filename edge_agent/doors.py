@@ -132,7 +132,7 @@ class Doors:
                 self._config.model_dump(mode="json"),
                 str(scheduler),
                 str(run_dir / "memory"),
-                list(cores),
+                list(cores) if kind == "http" else [],  # gRPC's own threads want more than one
                 inherited,
                 own,
             )

@@ -11,9 +11,20 @@ from PIL import Image
 
 from scheduler import cli, wire
 from scheduler.cli_tables import duration, percent, top_values
+from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
 
-COMMANDS = ["", "demo", "status", "models", "infer", "config", "config check", "config schema"]
+COMMANDS = [
+    "",
+    "demo",
+    "status",
+    "models",
+    "infer",
+    "config",
+    "config check",
+    "config schema",
+    "token",
+]
 
 DIGITS = {
     "name": "digits",
@@ -385,3 +396,11 @@ class TestWords:
         assert top_values(np.float32(3), 5) == [("", 3.0)]
         assert top_values(np.zeros((0, 2)), 5) == []
         assert top_values(np.array([False, True]), 1) == [("1", 1.0)]
+
+
+def test_a_token_comes_with_what_the_box_keeps_of_it(laxity):
+    status, out, _ = laxity("token", "--json")
+    made = json.loads(out)
+    assert status == 0
+    assert made["hash"] == hash_of(made["token"])
+    assert laxity("token")[1].split()[1] != made["token"]

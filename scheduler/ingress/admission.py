@@ -8,7 +8,7 @@ from typing import Any
 from scheduler.daemon.driver import Answer, Driver, Submission
 from scheduler.errors import Overloaded, Unavailable
 from scheduler.ingress.quotas import Quotas
-from scheduler.ingress.request_header import RequestShapes, in_order, urgency
+from scheduler.ingress.request_header import RequestShape, RequestShapes, in_order, urgency
 from scheduler.ingress.statistics import Statistics
 from scheduler.tenants import ANYONE, OWNER, Tenant
 from scheduler.wire import Body, Header, checked_budget_ns
@@ -61,11 +61,7 @@ class Admission:
         priority, weight, late = urgency(header)
         if body is None:
             raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
-        specs = shape.specs
-        if len(body) != shape.size or not shape.in_order:
-            specs, body = in_order(shape.names, header["in"], body)
-            if shape.has_batch:
-                specs = [[name, dtype, sizes[1:]] for name, dtype, sizes in specs]
+        specs, body = _as_one_item(shape, header["in"], body)
         now_ns = self._driver.clock_ns()
         size = len(body)
         if counted:
@@ -106,6 +102,16 @@ class Admission:
         for model in described["models"]:
             model["loaded"] = model["name"] not in self._unloaded
         return described
+
+
+def _as_one_item(shape: RequestShape, given: Any, body: Body) -> tuple[list[list[Any]], Body]:
+    """The tensors in the signature's order, without a batch dimension."""
+    if len(body) == shape.size and shape.in_order:
+        return shape.specs, body
+    specs, body = in_order(shape.names, given, body)
+    if shape.has_batch:
+        specs = [[name, dtype, sizes[1:]] for name, dtype, sizes in specs]
+    return specs, body
 
 
 def _with_batch(specs: list[list[Any]], body: memoryview) -> tuple[list[list[Any]], memoryview]:

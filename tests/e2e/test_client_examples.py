@@ -37,7 +37,7 @@ def test_every_example_is_expected_to_say_something() -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_example_works(shared_agent: RunningAgent, name: str) -> None:
     if name.startswith("kserve") and find_spec("kserve") is None:
-        pytest.skip("KServe's SDK is not installed (it is in the extra `bench`)")
+        pytest.skip("KServe's SDK is not installed: pip install kserve")
     with Client(shared_agent.url) as client:
         ray_address = client.status()["ray_address"]
     environment = {

@@ -1,0 +1,102 @@
+"""Any bytes at all, for each parser of the HTTP door.
+
+`LAXITY_FUZZ_EXAMPLES=1000000 pytest -k fuzz` looks longer; what was found stays in `.hypothesis`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.errors import InvalidInput
+from scheduler.ingress.http.inference import parsed
+from scheduler.ingress.oip.box import ModelInfo
+from tests.ingress.memory_transport import Peer, a_door, post, running
+
+EXAMPLES = int(os.environ.get("LAXITY_FUZZ_EXAMPLES", "150"))
+DIGITS = ModelInfo(
+    "digits",
+    True,
+    8,
+    ({"name": "x", "dtype": "float32", "shape": [None]},),
+    ({"name": "y", "dtype": "float32", "shape": [None]},),
+    {"v": ("cpu:0",)},
+    True,
+)
+GOOD = (
+    b'{"id":"1","inputs":[{"name":"x","shape":[2],"datatype":"FP32","parameters":'
+    b'{"binary_data_size":8}}],"outputs":[{"name":"y","parameters":{"binary_data":true}}]}'
+)
+PIECES = [
+    *(b"POST /v2/models/m/infer HTTP/1.1\r\n", b"GET / HTTP/1.0\r\n", b"HEAD * HTTP/1.1\r\n"),
+    *(b"Host: a\r\n", b"Content-Length: 5\r\n", b"Content-Length: 99999999999999999999\r\n"),
+    *(b"Transfer-Encoding: chunked\r\n", b"Connection: close\r\n", b"Expect: 100-continue\r\n"),
+    *(b"Upgrade: x\r\nConnection: upgrade\r\n", b"\r\n", b"5\r\nabcde\r\n", b"0\r\n\r\n", b"abcde"),
+    *(b"Content-Encoding: gzip\r\n", b"Trailer: x\r\n", b": y\r\n", b"a\0b: c\r\n", post(b"good")),
+]
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=30), max_size=12), st.integers(1, 200))
+def test_fuzz_any_bytes_get_answers_or_a_closed_door(pieces: list[bytes], piece: int) -> None:
+    failures: list[BaseException] = []
+    with a_door() as door, running(door):
+        door.log_failure = failures.append  # type: ignore[assignment, method-assign]
+        peer = Peer(door)
+        peer.send(b"".join(pieces), piece)
+        assert all(status in (200, 400, 413, 429, 431) for status, _ in peer.answers)
+        peer.protocol.connection_lost(None)
+        assert door._held == 0
+        assert door.open_connections == 0
+    assert failures == []
+
+
+KEYS = [
+    *("id", "inputs", "outputs", "name", "shape", "datatype", "data", "parameters", "timeout"),
+    *("binary_data_size", "binary_data", "classification", "shared_memory_region"),
+]
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(KEYS),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(json_like, st.binary(max_size=20), st.integers(-1, 400) | st.none())
+def test_fuzz_any_request_is_parsed_or_refused(value: Any, tail: bytes, length: int | None) -> None:
+    text = GOOD if value is None else json.dumps(value).encode()
+    check_parsing(text + tail, length if length is not None else len(text))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data())
+def test_fuzz_a_damaged_request_is_parsed_or_refused(data: st.DataObject) -> None:
+    damaged = bytearray(GOOD + bytes(8))
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    check_parsing(bytes(damaged), len(GOOD))
+
+
+def check_parsing(body: bytes, length: int) -> None:
+    headers = {"inference-header-content-length": str(length)} if length >= 0 else {}
+
+    def no_memory(_region: Any) -> memoryview:
+        raise InvalidInput("no memory here")
+
+    with contextlib.suppress(InvalidInput):
+        request = parsed(DIGITS, "", headers, memoryview(body), 100_000, no_memory)
+        assert all(array.dtype.kind in "biuf" for array in request.inputs.values())
