@@ -129,7 +129,10 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
     def providers(
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
     ) -> list[Any]:
-        """TensorRT's provider, and CUDA's for the nodes that TensorRT has no layer for."""
+        """TensorRT's provider, and CUDA's for the nodes that TensorRT has no layer for.
+
+        No precision is enabled: the provider then obeys the file's own number formats.
+        """
         profiles = plan_profiles(model, variant, model.max_batch)
         options = {
             "device_id": str(CUDA_DEVICE),
@@ -137,7 +140,6 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
             "trt_engine_cache_path": str(cache_dir),
             "trt_timing_cache_enable": "1",
             "trt_timing_cache_path": str(cache_dir),
-            "trt_fp16_enable": "1" if variant.precision == "fp16" else "0",
             "trt_profile_min_shapes": spell_profiles(profiles, "least"),
             "trt_profile_opt_shapes": spell_profiles(profiles, "best"),
             "trt_profile_max_shapes": spell_profiles(profiles, "most"),
