@@ -117,8 +117,10 @@ def test_a_session_that_would_compute_on_the_cpu_is_refused(add, load, tmp_path,
     add("relu", onnx_models.relu())
     model = load("relu")
 
-    with pytest.raises(ModelLoadError, match="onnxruntime"):
+    with pytest.raises(ModelLoadError, match="onnxruntime") as refusal:
         runtime.load(model, model.variants[0], GPU, tmp_path)
+    if runtime.missing() is None:
+        assert "Failed to load lib" in str(refusal.value)
 
 
 def test_a_build_without_the_provider_says_what_to_install():
