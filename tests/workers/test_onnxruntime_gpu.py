@@ -12,6 +12,7 @@ from workers.runtimes.onnxruntime_gpu import (
     BoundSession,
     OnnxRuntimeCuda,
     OnnxRuntimeTensorRt,
+    _preload_libraries,
     cuda_options,
 )
 
@@ -117,10 +118,22 @@ def test_a_session_that_would_compute_on_the_cpu_is_refused(add, load, tmp_path,
     add("relu", onnx_models.relu())
     model = load("relu")
 
-    with pytest.raises(ModelLoadError, match="onnxruntime") as refusal:
+    with pytest.raises(ModelLoadError, match="onnxruntime"):
         runtime.load(model, model.variants[0], GPU, tmp_path)
-    if runtime.missing() is None:
-        assert "Failed to load lib" in str(refusal.value)
+
+
+def test_a_cuda_library_that_cannot_be_found_is_named(monkeypatch):
+    def preload() -> None:
+        print("Failed to load libcublasLt.so.13: no such file\nPlease follow https://...")
+
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload, raising=False)
+    assert _preload_libraries() == "; Failed to load libcublasLt.so.13: no such file"
+
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    assert _preload_libraries() == ""
+
+    monkeypatch.delattr(onnxruntime, "preload_dlls")  # as before 1.21
+    assert _preload_libraries() == ""
 
 
 def test_a_build_without_the_provider_says_what_to_install():
