@@ -33,6 +33,9 @@ class CompiledCache:
         self._root = root
         self._key = _box_key(root / "box.key")
         self._used: set[str] = set()
+        # By folder, what its files looked like when their digests were right: an engine of a
+        # gigabyte takes a second to digest.
+        self._sound: dict[Path, list[tuple[str, int, int]]] = {}
 
     def folder(self, label: str, of: Mapping[str, str]) -> Path:
         """The folder for what is compiled under conditions, made if absent.
@@ -54,6 +57,9 @@ class CompiledCache:
         Returns:
             What was wrong, or None.
         """
+        looks = _looks(folder)
+        if self._sound.get(folder) == looks:
+            return None
         files = [path for path in _files(folder) if path.name != _MANIFEST]
         sealed = _read_manifest(folder / _MANIFEST)
         if sealed is None:
@@ -63,6 +69,7 @@ class CompiledCache:
         if fault is not None:
             _clear(folder)
             return f"the compiled model in {folder} is not used and made again: {fault}"
+        self._sound[folder] = looks
         return None
 
     def seal(self, folder: Path) -> None:
@@ -77,6 +84,7 @@ class CompiledCache:
         temporary = folder / f".{_MANIFEST}"
         temporary.write_text(json.dumps(digests, indent=1), encoding="utf-8")
         os.replace(temporary, folder / _MANIFEST)
+        self._sound[folder] = _looks(folder)
 
     def remove_unused(self, label: str) -> None:
         """Remove the folders of a label that `folder` was not asked for since the start."""
@@ -136,6 +144,12 @@ def _read_manifest(path: Path) -> dict[str, str] | None:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _looks(folder: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a folder's files."""
+    stats = [(str(path), path.stat()) for path in _files(folder)]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 def _clear(folder: Path) -> None:

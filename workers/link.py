@@ -7,9 +7,9 @@ docs/decisions/0001-worker-link.md.
                           cancel {id}
     worker -> scheduler   way {transfer_ns}, only from behind an emulated link, and first
                           catalog {models, problems}, offer {...}, progress {done, total, text}
-                          telemetry {reading}
                           done {id, execute_ns, out, errors} + the items' tensors
                           not_run {id, reason}
+                          telemetry {reading}
 
 All of a batch's items have the same tensor specs, said once. Times are CLOCK_MONOTONIC, which
 all processes of a box share.

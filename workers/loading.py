@@ -12,7 +12,7 @@ from workers.compiled_cache import CompiledCache
 from workers.crash_guard import CrashGuard
 from workers.device_watch import DeviceWatch
 from workers.fingerprint import Fingerprint, fingerprint, fingerprint_id
-from workers.memory import available_bytes, lack_of_room
+from workers.memory import available_bytes, lack_of_room, name_shortage, resident_bytes
 from workers.profile_store import ProfileStore
 from workers.profiling import Effort
 from workers.runtimes.base import (
@@ -102,7 +102,8 @@ class Loader:
         available = available_bytes(self.around.root)
         limit = self.device.limits.memory_bytes
         if limit is not None:
-            available = limit if available is None else min(limit, available)
+            left = max(0, limit - resident_bytes(self.around.root))
+            available = left if available is None else min(left, available)
         reason = lack_of_room(case.variant.path, available)
         if reason is not None:
             self.report(case, "*", reason)
@@ -136,9 +137,10 @@ class Loader:
         try:
             session = runtime.load(case.model, case.variant, self.device, folder)
         except ModelLoadError as error:
-            self.report(case, runtime.name, str(error))
+            self.report(case, runtime.name, name_shortage(case.variant.path, str(error)))
         except Exception as error:  # a library's fault with one model must not lose the others
-            self.report(case, runtime.name, f"failed to load: {spell(error)}")
+            reason = f"failed to load: {spell(error)}"
+            self.report(case, runtime.name, name_shortage(case.variant.path, reason))
         else:
             self._seal(runtime, case, folder)
             return session

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from workers.model_files import weight_bytes
 
+_SHORTAGES = ("bad_alloc", "bad allocation", "MemoryError", "MemoryAllocation", "out of memory")
+"""What C++, Python and CUDA call it."""
+
 
 def available_bytes(root: Path = Path("/")) -> int | None:
     """The memory that can still be had, in bytes; None where the kernel does not say.
@@ -20,6 +23,15 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     if available is not None:
         limits.append(available)
     return min(limits, default=None)
+
+
+def resident_bytes(root: Path = Path("/")) -> int:
+    """The main memory that this process takes now, in bytes; 0 where the kernel does not say."""
+    for line in _read(root / "proc/self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == "VmRSS":
+            return int(value.split()[0]) * 1024
+    return 0
 
 
 def lack_of_room(path: Path, available: int | None) -> str | None:
@@ -38,6 +50,21 @@ def lack_of_room(path: Path, available: int | None) -> str | None:
         f"too large for memory: the weights of '{path.name}' take {size / 1e6:,.1f} MB and "
         f"{available / 1e6:,.1f} MB are left"
     )
+
+
+def name_shortage(path: Path, reason: str) -> str:
+    """Put in words what libraries say when memory runs out while they read or load a model.
+
+    Args:
+        path: The model file.
+        reason: Why a library could not take it.
+
+    Returns:
+        The reason, which begins with the shortage if that is what it was.
+    """
+    if not any(word in reason for word in _SHORTAGES):
+        return reason
+    return f"too large for memory: its weights take {weight_bytes(path) / 1e6:,.1f} MB; {reason}"
 
 
 def _meminfo(root: Path) -> int | None:

@@ -121,12 +121,12 @@ class ProfileStore:
                 before = _Document.model_validate_json(path.read_bytes()).fingerprint
             except (OSError, ValidationError):
                 continue  # `get` tells of it, if it is this device's
-            changed = [key for key in {*of, *before} if of.get(key) != before.get(key)]
-            same_library = _library(before) == _library(of)
-            if changed and same_library and set(changed) <= _MAY_CHANGE:
+            if before.keys() != of.keys() or _library(before) != _library(of):
+                continue  # of another version of laxity, or another library
+            changed = [key for key in of if of[key] != before[key]]
+            if changed and set(changed) <= _MAY_CHANGE:
                 spelt = " and ".join(
-                    f"'{before.get(key, 'unknown')}' has become '{of.get(key, 'unknown')}'"
-                    for key in sorted(changed)
+                    f"'{before[key]}' has become '{of[key]}'" for key in sorted(changed)
                 )
                 return f"{spelt}: what was measured before is stale and measured again"
         return None

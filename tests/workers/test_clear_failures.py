@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,9 @@ from onnx import helper
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
 from workers.device_host import DeviceHost
+from workers.memory import resident_bytes
 from workers.runtimes import RUNTIMES
-from workers.runtimes.base import DeviceSpec, Limits
+from workers.runtimes.base import DeviceSpec, Limits, ModelLoadError
 
 CPU_RUNTIMES = [name for name in ("openvino", "onnxruntime") if RUNTIMES[name]().missing() is None]
 
@@ -125,6 +128,58 @@ def test_a_model_too_large_for_memory(start, add, tmp_path):
     )
 
 
+@pytest.mark.parametrize("runtime", CPU_RUNTIMES)
+def test_memory_that_runs_out_while_a_model_is_loaded(start, add, monkeypatch, runtime):
+    add("bad", onnx_models.dense())
+    made = type(RUNTIMES[runtime]())
+    load = made.load
+
+    def out_of_memory(self, model, variant, device, cache_dir):
+        if model.name == "bad":
+            raise ModelLoadError(f"{runtime}: std::bad_alloc")
+        return load(self, model, variant, device, cache_dir)
+
+    monkeypatch.setattr(made, "load", out_of_memory)
+    host = start()
+
+    assert "good" in served(host)
+    (problem,) = host.problems
+    assert problem.reason.startswith("too large for memory: its weights take 0.1 MB; ")
+    assert problem.reason.endswith(f"{runtime}: std::bad_alloc")
+
+
+LIMITED = """
+import sys
+from pathlib import Path
+from tests.workers.conftest import QUICK
+from workers.device_host import DeviceHost
+from workers.memory import resident_bytes
+from workers.runtimes.base import DeviceSpec, Limits, ModelLoadError
+import onnxruntime, openvino
+
+limits = Limits(memory_bytes=resident_bytes() + 100_000_000)
+device = DeviceSpec("cpu:0", "cpu", limits=limits)
+host = DeviceHost(device, Path(sys.argv[1]), Path(sys.argv[2]), 2, QUICK)
+print([offer.model for offer in host.prepare()])
+print(host.repository.problems, host.problems)
+"""
+
+
+@pytest.mark.skipif(len(CPU_RUNTIMES) < 2, reason="imports both CPU runtimes")
+def test_a_model_that_takes_more_than_its_process_may(add, root, tmp_path):
+    """For real: a process limited to 100 MB more than it has, and a model of 144 MB."""
+    add("good", onnx_models.relu())
+    add("huge", onnx_models.dense(width=6000))
+    command = [sys.executable, "-c", LIMITED, root, tmp_path / "state"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    served_line, problems = done.stdout.splitlines()[:2]
+    assert served_line == "['good']"
+    assert "model='huge'" in problems
+    assert "too large for memory: " in problems
+    assert "take 144.0 MB" in problems
+
+
 def test_a_model_beyond_the_limit_of_the_control_group(start, add, tmp_path):
     add("bad", onnx_models.dense(width=512))
     root = box(tmp_path / "box")
@@ -139,6 +194,22 @@ def test_a_model_beyond_the_limit_of_the_control_group(start, add, tmp_path):
 
     assert served(host) == ["good"]
     assert "take 1.0 MB and 0.5 MB are left" in host.problems[0].reason
+
+
+def test_a_model_beyond_the_limit_of_the_device(start, add, tmp_path):
+    add("bad", onnx_models.dense(width=512))
+    root = box(tmp_path / "box")
+    (root / "proc/self").mkdir()
+    (root / "proc/self/status").write_text("Name: python\nVmRSS:\t  4000 kB\n")
+    # Above what this process takes, so that the test itself goes on.
+    used = resident_bytes()
+    spec = Limits(memory_bytes=4_800_000)
+    host = start(root)
+    host._trials._loader.device = DeviceSpec("cpu:0", "cpu", limits=spec)
+
+    assert used > 4_800_000
+    assert served(host) == ["good"]
+    assert "take 1.0 MB and 0.7 MB are left" in host.problems[0].reason
 
 
 @pytest.mark.parametrize("runtime", CPU_RUNTIMES)

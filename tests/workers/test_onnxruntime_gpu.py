@@ -12,6 +12,7 @@ from workers.runtimes.onnxruntime_gpu import (
     BoundSession,
     OnnxRuntimeCuda,
     OnnxRuntimeTensorRt,
+    _preload_libraries,
     cuda_options,
 )
 
@@ -105,7 +106,8 @@ def test_tensorrts_provider_gets_profiles_caches_and_cuda_for_the_rest(add, load
     assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == str(tmp_path)
     assert options["trt_profile_min_shapes"] == "x:1x3,x:2x3,x:3x3"
     assert options["trt_profile_max_shapes"] == "x:1x3,x:2x3,x:4x3"
-    assert options["trt_fp16_enable"] == "1"
+    # Any of these would let it compute coarser than the file says.
+    assert not any(f"trt_{kind}_enable" in options for kind in ("fp16", "bf16", "int8"))
 
 
 @pytest.mark.parametrize("runtime", [OnnxRuntimeCuda(), OnnxRuntimeTensorRt()])
@@ -118,6 +120,20 @@ def test_a_session_that_would_compute_on_the_cpu_is_refused(add, load, tmp_path,
 
     with pytest.raises(ModelLoadError, match="onnxruntime"):
         runtime.load(model, model.variants[0], GPU, tmp_path)
+
+
+def test_a_cuda_library_that_cannot_be_found_is_named(monkeypatch):
+    def preload() -> None:
+        print("Failed to load libcublasLt.so.13: no such file\nPlease follow https://...")
+
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload, raising=False)
+    assert _preload_libraries() == "; Failed to load libcublasLt.so.13: no such file"
+
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    assert _preload_libraries() == ""
+
+    monkeypatch.delattr(onnxruntime, "preload_dlls")  # as before 1.21
+    assert _preload_libraries() == ""
 
 
 def test_a_build_without_the_provider_says_what_to_install():

@@ -366,6 +366,24 @@ def test_a_full_gpu_is_an_error_with_cudas_words(add, load, gpu, open_session):
     assert gpu.device == before
 
 
+@pytest.mark.parametrize("limited_by", ["card", "option"])
+def test_an_engine_too_large_for_the_gpu_is_refused_with_its_numbers(
+    add, load, gpu, here, tmp_path, limited_by
+):
+    add("dense", onnx_models.dense())
+    model = load("dense")
+    TensorRt().build(model, model.variants[0], GPU, tmp_path, lambda text: None)
+    device = GPU
+    if limited_by == "card":
+        gpu.memory_bytes = 100_000
+    else:
+        (tmp_path / "model.engine").write_bytes(bytes(1_200_000))
+        device = replace(GPU, options={"gpu_memory_mb": 1})
+
+    with pytest.raises(ModelLoadError, match=r"too large for the GPU.s memory: the engine takes"):
+        TensorRt().load(model, model.variants[0], device, tmp_path)
+
+
 def test_an_engine_that_is_damaged_is_a_load_error(gpu):
     with pytest.raises(ModelLoadError, match="does not take the engine: magicTag does not match"):
         open_engine(fake_tensorrt, b"not an engine")

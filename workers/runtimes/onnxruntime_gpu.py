@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,12 +85,14 @@ class OnnxRuntimeCuda:
         options = session_options(threads=thread_count(device) or 1)
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         providers = self.providers(model, variant, device, cache_dir)
-        session = open_session(variant.path, options, providers)
+        said = _preload_libraries()
+        try:
+            session = open_session(variant.path, options, providers)
+        except ModelLoadError as error:
+            # The library then speaks of nodes on the CPU, whatever kept it from the GPU.
+            raise ModelLoadError(f"{error}{said}") from error
         if self.provider not in session.get_providers():
-            raise ModelLoadError(
-                f"onnxruntime could not start {self.provider}: its CUDA libraries are not those "
-                "that this build needs, or cannot be found"
-            )
+            raise ModelLoadError(f"onnxruntime could not start {self.provider}{said}")
         require_tensors(session, model)
         max_batch = 1 if variant.fixed_batch else model.max_batch
         return BoundSession(session, model, max_batch, f"{self.name} on {device.id}")
@@ -129,7 +133,10 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
     def providers(
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
     ) -> list[Any]:
-        """TensorRT's provider, and CUDA's for the nodes that TensorRT has no layer for."""
+        """TensorRT's provider, and CUDA's for the nodes that TensorRT has no layer for.
+
+        No precision is enabled: the provider then obeys the file's own number formats.
+        """
         profiles = plan_profiles(model, variant, model.max_batch)
         options = {
             "device_id": str(CUDA_DEVICE),
@@ -137,7 +144,6 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
             "trt_engine_cache_path": str(cache_dir),
             "trt_timing_cache_enable": "1",
             "trt_timing_cache_path": str(cache_dir),
-            "trt_fp16_enable": "1" if variant.precision == "fp16" else "0",
             "trt_profile_min_shapes": spell_profiles(profiles, "least"),
             "trt_profile_opt_shapes": spell_profiles(profiles, "best"),
             "trt_profile_max_shapes": spell_profiles(profiles, "most"),
@@ -236,6 +242,24 @@ def cuda_options(device: DeviceSpec) -> dict[str, str]:
     if options.gpu_memory_mb is not None:
         found["gpu_mem_limit"] = str(options.gpu_memory_mb * 10**6)
     return found
+
+
+def _preload_libraries() -> str:
+    """Load CUDA's libraries from where pip has put them, if that is how they came.
+
+    Returns:
+        What could not be found, in the library's words and ready to be appended to an error.
+    """
+    import onnxruntime
+
+    preload = getattr(onnxruntime, "preload_dlls", None)  # since 1.21
+    if preload is None:
+        return ""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        preload()
+    lines = [line for line in said.getvalue().splitlines() if line.startswith("Failed to load")]
+    return f"; {lines[0]}" if lines else ""
 
 
 def _tensorrt_version() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from workers.memory import name_shortage
 from workers.runtimes import onnxruntime, openvino, openvino_graph
 from workers.runtimes.base import ModelLoadError
 from workers.signatures import FileTensors
@@ -44,7 +45,8 @@ def read_tensors(path: Path) -> FileTensors:
             return read(path)
         except ModelLoadError as error:
             reasons.append(str(error))
-    raise ModelLoadError("; ".join([*_unknown_operators(reasons), *reasons]))
+    reason = "; ".join([*_unknown_operators(reasons), *reasons])
+    raise ModelLoadError(name_shortage(path, reason))
 
 
 def _unknown_operators(reasons: list[str]) -> list[str]:

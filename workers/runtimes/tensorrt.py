@@ -35,7 +35,7 @@ _MAX_LANES = 16
 """So many input shapes keep their memory and their CUDA graph."""
 
 _WORKSPACE_SHARE = 0.25
-"""Of the GPU's memory, for a layer's scratch space while an engine is built."""
+"""Of the GPU's memory that may be used, for a layer's scratch space while an engine is built."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -92,7 +92,7 @@ class TensorRt:
             engine=str(cache_dir / ENGINE),
             timing_cache=str(cache_dir.parent / f"tensorrt-{version}.timings"),
             profiles=tuple(plan_profiles(model, variant, model.max_batch)),
-            workspace_bytes=int(gpu_identity().memory_bytes * _WORKSPACE_SHARE),
+            workspace_bytes=int(_allowed(gpu_identity().memory_bytes, device) * _WORKSPACE_SHARE),
             tf32=device_options(device).tf32,
         )
         build_apart(request, tell)
@@ -111,8 +111,24 @@ class TensorRt:
             raise ModelLoadError(f"there is no engine in {cache_dir} yet")
         profiles = plan_profiles(model, variant, model.max_batch)
         max_batch = 1 if variant.fixed_batch else model.max_batch
+        _require_room(path, Cuda().free_bytes(), device)
         engine = open_engine(tensorrt, path.read_bytes())
         return TensorRtSession(tensorrt, Cuda(), engine, model, profiles, max_batch, device.id)
+
+
+def _allowed(memory_bytes: int, device: DeviceSpec) -> int:
+    limit_mb = device_options(device).gpu_memory_mb
+    return memory_bytes if limit_mb is None else min(memory_bytes, limit_mb * 10**6)
+
+
+def _require_room(engine: Path, free_bytes: int, device: DeviceSpec) -> None:
+    """Refuse an engine whose weights alone do not fit into the GPU's memory."""
+    size, left = engine.stat().st_size, _allowed(free_bytes, device)
+    if size > left:
+        raise ModelLoadError(
+            f"too large for the GPU's memory: the engine takes {size / 1e6:,.1f} MB and "
+            f"{left / 1e6:,.1f} MB are left"
+        )
 
 
 def open_engine(trt: Any, content: bytes) -> Any:
