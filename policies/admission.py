@@ -33,7 +33,7 @@ MISSED = 0.85
 KEPT = 0.999
 """It falls by this for each that is served: without broken promises it is tried to admit more."""
 
-LEAST, MOST = 0.05, 4.0
+LEAST, MOST = 0.05, 2.5
 """Where the factor ends."""
 
 COSTLIER = 4.0

@@ -104,9 +104,19 @@ def _targets(status: Answer) -> RenderableType:
             Text(word, style=style),
             str(target.get("runs", "")),
             str(target.get("pid") or ""),
-            Text("ready" if ready else what, style="" if ready else "yellow"),
+            Text(_readiness(target) if ready else what, style="" if ready else "yellow"),
         )
     return table
+
+
+def _readiness(target: Answer) -> str:
+    """Ready, and how well the highest quantile that a policy counts on was kept."""
+    known = [each for each in target.get("calibration", ()) if each["batches"]]
+    if not known:
+        return "ready"
+    highest = known[-1]
+    kept = highest["kept"] / highest["batches"]
+    return f"ready; {kept:.1%} within the {highest['promised']:.0%} predicted"
 
 
 def _queues(queues: Sequence[Answer]) -> Table:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from scheduler.core.latency import LatencyCurve
+from scheduler.core.latency import Calibration, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass
 
@@ -163,6 +163,16 @@ class TargetState:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
             curve.observe(len(run.request_ids), max(1, now_ns - started_ns), now_ns)
             self._stale_ns = self._stale_ns or curve.stale_ns()
+
+    def calibration(self) -> list[Calibration]:
+        """How well its predictions were kept, over all that it can run, by ascending quantile."""
+        tallies: dict[float, list[int]] = {}
+        for curve in self._curves.values():
+            for promised, batches, kept in curve.calibration():
+                tally = tallies.setdefault(promised, [0, 0])
+                tally[0] += batches
+                tally[1] += kept
+        return [Calibration(promised, *tally) for promised, tally in sorted(tallies.items())]
 
     def refresh(self, now_ns: int) -> bool:
         """Forgets what has not been confirmed for long; whether there was such."""

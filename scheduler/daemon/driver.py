@@ -30,7 +30,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
-from scheduler.core.targets import TargetSpec, reached_over
+from scheduler.core.targets import TargetSpec, TargetState, reached_over
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.link import WorkerLink
@@ -371,13 +371,20 @@ class Driver:
             "targets": [
                 {
                     "id": device_id,
-                    "telemetry": device.telemetry,
+                    **_about(core.targets.get(device_id)),
                     "pid": device.link.pid,
-                    "up": device_id in core.targets and core.targets[device_id].up,
-                    "runs": len(core.targets[device_id].runs) if device_id in core.targets else 0,
                     "transfer_ns": device.transfer_ns,
                     "progress": dict(zip(("done", "total", "text"), device.progress, strict=True)),
+                    "telemetry": device.telemetry,
                 }
                 for device_id, device in sorted(self._devices.items())
             ],
         }
+
+
+def _about(target: TargetState | None) -> dict[str, Any]:
+    """A target as the core knows it; None before it came up for the first time."""
+    if target is None:
+        return {"up": False, "runs": 0, "calibration": []}
+    calibration = [each._asdict() for each in target.calibration()]
+    return {"up": target.up, "runs": len(target.runs), "calibration": calibration}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.core.latency import Calibration
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import Run, TargetSpec, TargetState
 from tests.core.world import MS, offer, target
@@ -152,6 +153,16 @@ def test_the_way_there_is_no_part_of_what_is_learned():
     assert far.free_ns(0) == 25 * MS
     far.observe(away, 26 * MS)
     assert far.curve(FIVE).predict(1, 0.99) == 6 * MS
+
+
+def test_it_says_how_well_its_predictions_were_kept():
+    own = state(FIVE)
+    own.curve(FIVE).ladder(0.5)
+    for number, took_ms in enumerate((5, 4, 7)):
+        own.begin(run(number, 100 * number))
+        own.observe(own.runs[number], (100 * number + took_ms) * MS)
+        own.end(own.runs[number], (100 * number + took_ms) * MS, started=True)
+    assert own.calibration() == [Calibration(0.5, batches=3, kept=2)]
 
 
 def test_the_next_batch_leaves_as_long_before_as_the_last_one_took_to_get_there():
