@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ import ray
 import watchfiles
 from ray.exceptions import GetTimeoutError, RayActorError
 
+from edge_agent import contention
 from edge_agent.cluster import Cluster
-from edge_agent.contention import load_slowdown, measure_slowdown, store_slowdown
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.run_dir import make_run_dir
@@ -57,13 +56,13 @@ class Agent:
         self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
         _check(config, self.devices, hardware)
         config.state_dir.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(config.state_dir)
-        self._stopping = threading.Event()
-        self._run_dir = make_run_dir()
         if any(device.memory_mb is not None for device in self.devices):
             # Before Ray, whose processes inherit the group. Workers say what they do without.
             with contextlib.suppress(ControlGroupError):
                 hand_on_controllers()
+        self._lock = _locked(config.state_dir)
+        self._stopping = threading.Event()
+        self._run_dir = make_run_dir()
         self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
         try:
             self._start(config_file, scheduler_cores(hardware))
@@ -152,35 +151,17 @@ class Agent:
                 t for t in targets if t["progress"]["text"] != "ready" and t["id"] not in failed
             ]
             if not waiting or stop():
-                threading.Thread(
-                    target=self._measure_contention, args=(failed,), daemon=True
-                ).start()
+                self._measure_contention(failed)
                 return failed
             time.sleep(_LOOK_S)
 
     def _measure_contention(self, failed: Mapping[str, str]) -> None:
-        """Tells each device how much the others slow it down, measured once per set of devices."""
         workers = {
             device.id: self.workers[device.id]
             for device in self.devices
             if device.id not in failed and "emulated" not in device.runtimes
         }
-        if len(workers) < 2:
-            return
-        path = self.config.state_dir / "contention.json"
-        with contextlib.suppress(RayActorError):  # a worker that died, or the agent is stopping
-            told = {name: ray.get(worker.describe.remote()) for name, worker in workers.items()}
-            devices = {name: about["device"] for name, about in told.items()}
-            slowdown = load_slowdown(path, devices)
-            if slowdown is None:
-                slowdown = measure_slowdown(
-                    list(workers),
-                    lambda name, s: ray.get(workers[name].typical_ns.remote(s)),
-                    lambda name, s: partial(ray.get, workers[name].occupy.remote(s)),
-                )
-                store_slowdown(path, devices, slowdown)
-            for name, others in slowdown.items():
-                ray.get(workers[name].learn_contention.remote(others))
+        contention.measure_in_background(workers, self.config.state_dir / "contention.json")
 
     def drain(self) -> int:
         """Admits nothing more, and waits `drain_s` at most for what is held; how many were cut.

@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
 
 MEASURE_S = 0.5
 """How long each device is measured, alone and beside each other one."""
 
 _LEAD_S = 0.3
 """How much longer the other one is kept busy, so that it is while the first is measured."""
+
+
+def measure_in_background(workers: Mapping[str, Any], path: Path) -> None:
+    """Tell each device how much the others slow it down, measured once for a set of devices.
+
+    Args:
+        workers: By device id, the actors of devices that compute.
+        path: The file to keep the measurement in.
+    """
+    if len(workers) < 2:
+        return
+
+    def measure() -> None:
+        with contextlib.suppress(RayActorError):  # a worker died, or the agent is stopping
+            _tell_slowdown(workers, path)
+
+    threading.Thread(target=measure, daemon=True, name="laxity-contention").start()
+
+
+def _tell_slowdown(workers: Mapping[str, Any], path: Path) -> None:
+    told = {name: ray.get(worker.describe.remote()) for name, worker in workers.items()}
+    devices = {name: about["device"] for name, about in told.items()}
+    slowdown = load_slowdown(path, devices)
+    if slowdown is None:
+        slowdown = measure_slowdown(
+            list(workers),
+            lambda name, seconds: ray.get(workers[name].typical_ns.remote(seconds)),
+            lambda name, seconds: partial(ray.get, workers[name].occupy.remote(seconds)),
+        )
+        store_slowdown(path, devices, slowdown)
+    for name, others in slowdown.items():
+        ray.get(workers[name].learn_contention.remote(others))
 
 
 def measure_slowdown(

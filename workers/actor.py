@@ -16,13 +16,11 @@ import ray
 from scheduler.core.offers import Offer
 from scheduler.wire import Header
 from workers.device_host import DeviceHost
+from workers.device_watch import LOOK_EVERY_S
 from workers.link import LinkServer, offer_header
 from workers.model import Model
 from workers.profiling import Effort
 from workers.runtimes.base import DeviceSpec
-
-WATCH_S = 5.0
-"""How often the device is looked at; a look takes less than a millisecond."""
 
 
 class WorkerProcess:
@@ -51,13 +49,11 @@ class WorkerProcess:
             DeviceError: The device's runtimes or cores cannot be had.
             RepositoryError: The repository's folder cannot be read.
         """
-        self._host = DeviceHost(
-            spec, models, state_dir, max_batch, effort, tell_offer=self._say_offer
-        )
+        self._host = DeviceHost(spec, models, state_dir, max_batch, effort)
         self._link = LinkServer(link_path, self._host)
         self._say_catalog()
-        self._prepared = threading.Event()
-        self._due = threading.Event()
+        self._host.tell_offer = self._say_offer
+        self._prepared, self._due = threading.Event(), threading.Event()
         self._due.set()
         self._start("serve", self._link.serve_forever)
         self._start("prepare", self._prepare_when_due)
@@ -100,7 +96,7 @@ class WorkerProcess:
     def _watch(self) -> None:
         """Tells what the device does, and has it measured again when it is set otherwise."""
         while True:
-            time.sleep(WATCH_S)
+            time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
                 self._due.set()
             self._say_telemetry()

@@ -53,6 +53,8 @@ class DeviceHost:
     Attributes:
         repository: What is in the repository, and what is wrong with it.
         problems: What went wrong with runtimes on this device so far.
+        tell_offer: Hears an offer again, with the time of loading added or taken off, when
+            the variant leaves memory or comes back.
         contention: By the id of another device, how many times longer a run takes here while
             that one is busy.
     """
@@ -66,7 +68,6 @@ class DeviceHost:
         effort: Effort | None = None,
         *,
         system_root: Path = Path("/"),
-        tell_offer: Callable[[Offer], None] = ignore_offer,
     ) -> None:
         """Read the repository and find the device's runtimes, pinned to its cores.
 
@@ -77,8 +78,6 @@ class DeviceHost:
             max_batch: The device's own limit on batches, at least 1.
             effort: How much time to spend on a profile.
             system_root: Where `/proc` and `/sys` are found.
-            tell_offer: Hears an offer again, with the time of loading added or taken off, when
-                the variant leaves memory or comes back.
 
         Raises:
             DeviceError: The device's runtimes or cores cannot be had.
@@ -86,6 +85,7 @@ class DeviceHost:
         """
         self.spec = spec
         self.contention: dict[str, float] = {}
+        self.tell_offer: Callable[[Offer], None] = ignore_offer
         self._thread = threading.local()
         # First, because the threads that runtimes start inherit it.
         self._pin_thread()
@@ -112,7 +112,6 @@ class DeviceHost:
         self._lock = threading.RLock()
         self._choices: dict[Key, Choice] = {}
         self._offers: dict[Key, Offer] = {}
-        self._tell_offer = tell_offer
         self._residency = Residency(spec.limits.model_bytes, self._say_moved)
 
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
@@ -255,7 +254,7 @@ class DeviceHost:
         return replace(offer, latency_ns=slower)
 
     def _say_moved(self, key: Key, loaded: bool) -> None:
-        self._tell_offer(self._offer(key))
+        self.tell_offer(self._offer(key))
 
     def _pin_thread(self) -> None:
         if not hasattr(self._thread, "pinned"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from workers.fingerprint import DeviceState
 from workers.telemetry import Probe, Reading
 
+LOOK_EVERY_S = 5.0
+"""A look takes less than a few milliseconds of CPU time."""
+
 SETTLED_LOOKS = 2
 """So many looks in a row have to agree: a moment of heat is not worth measuring again."""
 

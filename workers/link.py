@@ -6,9 +6,9 @@ docs/decisions/0001-worker-link.md.
     scheduler -> worker   run {id, model, variant, latest_start_ns, count, in} + the items' tensors
                           cancel {id}
     worker -> scheduler   catalog {models, problems}, offer {...}, progress {done, total, text}
-                          telemetry {reading}
                           done {id, execute_ns, out, errors} + the items' tensors
                           not_run {id, reason}
+                          telemetry {reading}
 
 All of a batch's items have the same tensor specs, said once. Times are CLOCK_MONOTONIC, which
 all processes of a box share.

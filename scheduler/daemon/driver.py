@@ -107,10 +107,10 @@ class _Pending:
 class _Device:
     link: WorkerLink
     progress: tuple[int, int, str] = (0, 0, "starting")
-    telemetry: dict[str, Any] = field(default_factory=dict)
     lost_ns: int | None = None
     away_ns: int = RESTART_NS
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    telemetry: dict[str, Any] = field(default_factory=dict)
 
 
 class Driver:
@@ -366,11 +366,11 @@ class Driver:
             "targets": [
                 {
                     "id": device_id,
+                    "telemetry": device.telemetry,
                     "pid": device.link.pid,
                     "up": device_id in core.targets and core.targets[device_id].up,
                     "runs": len(core.targets[device_id].runs) if device_id in core.targets else 0,
                     "progress": dict(zip(("done", "total", "text"), device.progress, strict=True)),
-                    "telemetry": device.telemetry,
                 }
                 for device_id, device in sorted(self._devices.items())
             ],

@@ -30,7 +30,8 @@ def start(root, tmp_path):
     def start_host(**limits) -> tuple[DeviceHost, list[Offer]]:
         spec = DeviceSpec("cpu:0", "cpu", limits=Limits(**limits))
         state = tmp_path / "state"
-        host = DeviceHost(spec, root, state, 2, QUICK, tell_offer=offers.append)
+        host = DeviceHost(spec, root, state, 2, QUICK)
+        host.tell_offer = offers.append
         hosts.append(host)
         return host, offers
 
