@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format bench clean interpreter
+.PHONY: help demo test check format bench compiled clean interpreter
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,19 @@ format: $(VENV)/.dev ## rewrite what `check` can mend by itself
 bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, beside other servers
 	@mkdir -p benchmarks/results
 	$(BIN)/python -m benchmarks.overhead --json benchmarks/results/overhead.json
+
+# What is asked at every event; all of it also runs uncompiled, and says the same.
+HOT := $(patsubst %,scheduler/core/%.py,availability checks commands conformal drift events latency \
+         ledger policy queues requests scheduler targets) \
+       $(patsubst %,policies/%.py,admission goodput outlook pace serving) replay/simulator.py
+
+compiled: $(VENV)/.dev ## build/compiled: a copy whose scheduler is compiled; needs a C compiler
+	rm -rf build/compiled && mkdir -p build/compiled
+	tar -c --exclude __pycache__ benchmarks configs edge_agent policies replay scheduler workers \
+	  | tar -x -C build/compiled
+	printf '[mypy]\nexplicit_package_bases = True\nmypy_path = .\n' > build/compiled/mypy.ini
+	cd build/compiled && ../../$(BIN)/mypyc --follow-imports=silent $(HOT)
+	@echo "Use it as in: PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/laxity replay ..."
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist .coverage htmlcov .hypothesis
