@@ -27,7 +27,7 @@ BROKEN = 1.1
 """The factor rises by this when something that was admitted has to be dropped. Higher means fewer
 broken promises, and less that is finished of a burst."""
 
-MISSED = 0.85
+MISSED = 0.7
 """It falls by this for each refused request that would have filled a batch."""
 
 KEPT = 0.999
