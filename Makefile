@@ -33,6 +33,7 @@ format: $(VENV)/.dev ## rewrite what `check` can mend by itself
 bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, beside other servers
 	@mkdir -p benchmarks/results
 	$(BIN)/python -m benchmarks.overhead --json benchmarks/results/overhead.json
+	$(BIN)/python -m benchmarks.doors --json benchmarks/results/doors.json
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist .coverage htmlcov .hypothesis
