@@ -33,6 +33,7 @@ format: $(VENV)/.dev ## rewrite what `check` can mend by itself
 bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, beside other servers
 	@mkdir -p benchmarks/results
 	$(BIN)/python -m benchmarks.overhead --json benchmarks/results/overhead.json
+	$(BIN)/python -m benchmarks.doors --json benchmarks/results/doors.json
 
 # What is asked at every event; all of it also runs uncompiled, and says the same.
 HOT := $(patsubst %,scheduler/core/%.py,availability checks commands conformal drift events latency \

@@ -12,8 +12,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.errors import InvalidInput
+from scheduler.ingress.grpc.messages import parsed as parsed_message
 from scheduler.ingress.http.inference import parsed
 from scheduler.ingress.oip.box import ModelInfo
 from tests.ingress.memory_transport import Peer, a_door, post, running
@@ -99,4 +101,40 @@ def check_parsing(body: bytes, length: int) -> None:
 
     with contextlib.suppress(InvalidInput):
         request = parsed(DIGITS, "", headers, memoryview(body), 100_000, no_memory)
+        assert all(array.dtype.kind in "biuf" for array in request.inputs.values())
+
+
+TENSORS = st.builds(
+    pb.ModelInferRequest.InferInputTensor,
+    name=st.sampled_from(["x", "y", ""]),
+    datatype=st.sampled_from(["FP32", "BF16", "BYTES", "BOOL", "INT8", "UINT64", "fp32", ""]),
+    shape=st.lists(st.integers(-1, 3) | st.sampled_from([2**40, -(2**63)]), max_size=4),
+    contents=st.none()
+    | st.builds(
+        pb.InferTensorContents,
+        fp32_contents=st.lists(st.floats(width=32), max_size=3),
+        int_contents=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3),
+        bool_contents=st.lists(st.booleans(), max_size=3),
+        bytes_contents=st.lists(st.binary(max_size=5), max_size=3),
+        uint64_contents=st.lists(st.integers(0, 2**64 - 1), max_size=3),
+    ),
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(TENSORS, max_size=3), st.lists(st.binary(max_size=9), max_size=3), st.data())
+def test_fuzz_any_grpc_message_is_parsed_or_refused(
+    tensors: list[Any], raw: list[bytes], data: st.DataObject
+) -> None:
+    message = pb.ModelInferRequest(model_name="m", inputs=tensors, raw_input_contents=raw)
+    for name in ("timeout", "shared_memory_region", "classification"):
+        if data.draw(st.booleans()):
+            message.parameters[name].int64_param = data.draw(st.integers(-2, 9))
+            message.outputs.add(name="y").parameters[name].string_param = "r"
+
+    def no_memory(_region: Any) -> memoryview:
+        raise InvalidInput("no memory here")
+
+    with contextlib.suppress(InvalidInput):
+        request = parsed_message(message, no_memory)
         assert all(array.dtype.kind in "biuf" for array in request.inputs.values())

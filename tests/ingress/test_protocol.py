@@ -26,7 +26,14 @@ from scheduler.errors import (
     ModelNotFound,
     Overloaded,
 )
-from scheduler.ingress.oip.datatypes import NATIVE, bytes_of, elements_of, from_bytes, from_list
+from scheduler.ingress.oip.datatypes import (
+    NATIVE,
+    bytes_of,
+    checked_shape,
+    elements_of,
+    from_bytes,
+    from_list,
+)
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, priority
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outcomes import refusal_of
@@ -115,6 +122,12 @@ json_values = st.recursive(
 def test_json_makes_a_tensor_or_a_clear_no(datatype: str, data: Any, size: int) -> None:
     with contextlib.suppress(InvalidInput):
         assert from_list("x", datatype, [size], data).ndim == 1
+
+
+@pytest.mark.parametrize("shape", [[2**40, 2**40, 0], [2**41], [-1], [1.5], "3", [1] * 17, [True]])
+def test_a_shape_that_is_none_is_refused(shape: Any) -> None:
+    with pytest.raises(InvalidInput, match="shape of 'x'"):
+        checked_shape("x", shape)
 
 
 # -- outputs

@@ -51,8 +51,9 @@ def checked_shape(name: str, shape: Any) -> list[int]:
         raise InvalidInput(f"shape of {name!r} should be a list of at most {MAX_DIMENSIONS} sizes")
     if not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in shape):
         raise InvalidInput(f"shape of {name!r} should hold integers from 0, not {shape!r:.80}")
-    if math.prod(shape) > _MAX_SIZE:
-        raise InvalidInput(f"shape of {name!r} has {math.prod(shape)} elements; that is too many")
+    # Zeros aside: an array library multiplies the sizes of an empty tensor as well.
+    if math.prod(size for size in shape if size) > _MAX_SIZE:
+        raise InvalidInput(f"shape of {name!r}, {shape!r:.80}, is too large")
     return shape
 
 
