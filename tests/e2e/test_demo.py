@@ -31,6 +31,7 @@ def running_demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, _MARK: run},
+        preexec_fn=_heed_interrupts,
     )
     try:
         yield demo
@@ -42,6 +43,11 @@ def running_demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         demo.communicate()
         for process in _marked(run):
             process.kill()
+
+
+def _heed_interrupts() -> None:
+    """A shell lets what it runs in the background ignore Ctrl-C, and so would all it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _marked(run: str) -> list[psutil.Process]:
