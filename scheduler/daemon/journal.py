@@ -115,7 +115,7 @@ class Journal:
         self.folder = folder
         wall_ns = time.time_ns()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
-        self._run = f"{stamp}.{wall_ns // 10**6 % 1000:03d}Z-{os.getpid()}"
+        self._run = f"{stamp}.{wall_ns // 1000 % 10**6:06d}Z-{os.getpid()}"
         self._policy = JournalledPolicy(*policy)
         self._limits = limits
         self._bounds = bounds
