@@ -12,13 +12,13 @@ time that the queue takes, where each admission has to be weighed.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
 
+from benchmarks.figures import write_figures
 from policies import POLICIES, make_policy
 from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
@@ -160,11 +160,7 @@ def main() -> None:
     results = {name: measure(name) for name in args.policy or sorted(POLICIES)}
     for name, figures in results.items():
         print(name, *(f"{key} {value:.1f}" for key, value in figures.items()), file=sys.stderr)
-    text = json.dumps(results, indent=2)
-    if args.json:
-        args.json.write_text(text + "\n")
-    else:
-        print(text)
+    write_figures(results, args.json)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.other_servers import LITSERVE, MOSEC, RAY_SERVE, program
 from benchmarks.spawned_agent import spawned_agent
@@ -350,7 +351,7 @@ def main() -> None:
         cells = (f"{figures[key]:.3f}" if key in figures else "" for key in keys)
         print(f"{row:28}" + "".join(f"{cell:>15}" for cell in cells))
     if arguments.json:
-        arguments.json.write_text(json.dumps({**found, **rows}, indent=2) + "\n")
+        write_figures({**found, **rows}, arguments.json)
 
 
 if __name__ == "__main__":

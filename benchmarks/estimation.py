@@ -14,7 +14,6 @@ has changed, now and then: `false_alarms` counts that per 10,000 batches.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from benchmarks.figures import write_figures
 from scheduler.core.latency import LatencyCurve
 from scheduler.core.offers import Offer
 
@@ -198,11 +198,7 @@ def main() -> None:
             line = "  ".join(f"{key}: {value:.4g}" for key, value in figures.items())
             print(f"{part}, {name}: {line}", file=sys.stderr)
     print(f"observe_us {results['observe_us']:.2f}", file=sys.stderr)
-    text = json.dumps(results, indent=2)
-    if args.json:
-        args.json.write_text(text + "\n")
-    else:
-        print(text)
+    write_figures(results, args.json)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ docs/fidelity.md says what came of it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -29,6 +28,7 @@ from typing import Any
 from benchmarks.busy import make_busy
 from benchmarks.fidelity_box import CALM_PCT, LINK, Box, pin, say
 from benchmarks.fidelity_points import HEADER, MODELS, MS, Comparison, Point, line, plan, verdict
+from benchmarks.figures import write_figures
 from benchmarks.spawned_agent import prefer, spawned_agent
 from replay.fleet import Fleet
 
@@ -156,7 +156,7 @@ def main(argv: Iterable[str] | None = None) -> None:
     for key, value in found["verdict"].items():
         say(f"{key:>36} {value:8.2f}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        write_figures(found, arguments.json)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from benchmarks.doors import SMALL, BareHttp, binary_body, free_port
+from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.spawned_agent import spawned_agent
 from scheduler.tenants import hash_of, new_token
@@ -257,7 +258,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="laxity-bench-") as name:
         found = measure(Path(name))
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        write_figures(found, arguments.json)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ solver ran out of time it is only known that nothing is better, and the share is
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.figures import write_figures
 from replay.bound import ExactBound, exact_bound
 from replay.experiment import PolicyChoice
 from replay.simulator import Arrival, Simulator
@@ -111,11 +111,7 @@ def main() -> None:
         "mean": {policy: statistics.fmean(each) for policy, each in shares.items()},
         "least": {policy: min(each) for policy, each in shares.items()},
     }
-    text = json.dumps(figures, indent=2)
-    if args.json:
-        args.json.write_text(text + "\n")
-    else:
-        print(text)
+    write_figures(figures, args.json)
 
 
 if __name__ == "__main__":

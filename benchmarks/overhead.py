@@ -15,7 +15,6 @@ server; `ratio` is Ray Serve over laxity (throughput: laxity over Ray Serve).
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.spawned_agent import spawned_agent
 from scheduler import Client
@@ -157,7 +157,7 @@ def main() -> None:
         row = (found[contender].get(key) for contender in found)
         print(f"{key:20}" + "".join(f"{'' if v is None else format(v, '.3f'):>18}" for v in row))
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        write_figures(found, arguments.json)
 
 
 if __name__ == "__main__":

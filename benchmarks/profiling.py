@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import shutil
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 import onnx
 
+from benchmarks.figures import write_figures
 from benchmarks.runtimes import repositories
 from workers.device_host import DeviceHost
 from workers.fingerprint import processor_name
@@ -99,11 +99,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--cores", default="1", help="the CPU cores to use, like 1,2")
     args = parser.parse_args()
-    text = json.dumps(measure(tuple(int(core) for core in args.cores.split(","))), indent=2)
-    if args.json:
-        args.json.write_text(text + "\n")
-    else:
-        print(text)
+    write_figures(measure(tuple(int(core) for core in args.cores.split(","))), args.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ are.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import write_figures
 from workers.batches import ItemRunner
 from workers.device_options import expose_gpu
 from workers.fingerprint import processor_name
@@ -226,11 +226,7 @@ def main() -> None:
     device = DeviceSpec(args.device, kind, cores)
     pin_thread(device)
     expose_gpu(device)
-    text = json.dumps(measure(args.models, device), indent=2)
-    if args.json:
-        args.json.write_text(text + "\n")
-    else:
-        print(text)
+    write_figures(measure(args.models, device), args.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ stream of so many requests and prints the memory it took.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import resource
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from time import perf_counter_ns, process_time
 
 from benchmarks.decision import KINDS, MS, SIZES, SPEEDS, batch_ns, percentile, targets
+from benchmarks.figures import write_figures
 from policies import POLICIES, make_policy
 from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
@@ -153,11 +153,7 @@ def main() -> None:
         return
     figures = measure(args.policy, args.requests)
     print(args.policy, *(f"{key} {value:,.1f}" for key, value in figures.items()), file=sys.stderr)
-    text = json.dumps(figures, indent=2)
-    if args.json:
-        args.json.write_text(text + "\n")
-    else:
-        print(text)
+    write_figures(figures, args.json)
 
 
 if __name__ == "__main__":

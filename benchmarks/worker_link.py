@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import multiprocessing
 import queue
 import statistics
@@ -27,6 +26,7 @@ import numpy as np
 import psutil
 import uvloop
 
+from benchmarks.figures import write_figures
 from scheduler.core.commands import Dispatch
 from scheduler.daemon.link import WorkerLink
 from workers.link import LinkServer
@@ -204,7 +204,7 @@ def main() -> None:
     for key in found["link"]:
         print(f"{key:22}" + "".join(f"{figures[key]:18.1f}" for figures in found.values()))
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        write_figures(found, arguments.json)
 
 
 if __name__ == "__main__":

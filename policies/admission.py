@@ -113,11 +113,9 @@ class Admission:
         done_ns = min(self._done_ns(request))
         if done_ns <= request.deadline_ns:
             return None
-        if min(pace.done_ns(self._outlook.starts_ns, 0)) <= request.deadline_ns:
-            refused = self._refused.get(request.kind)
-            if refused is None:
-                refused = self._remember(request.kind)
-            refused.append(request.deadline_ns)
+        soonest_ns = self._outlook.earliest_ns(request.kind)
+        if soonest_ns is not None and soonest_ns <= request.deadline_ns:
+            self._remember(request)
         late_ms = (done_ns - request.deadline_ns) / 1e6
         why = f"would be {late_ms:.1f} ms late behind what was admitted before"
         return Drop(request, why, self._offer(request, done_ns))
@@ -230,8 +228,7 @@ class Admission:
             refused.remove(deadline_ns)
         return missing
 
-    def _remember(self, kind: RequestClass) -> deque[int]:
-        if len(self._refused) >= _KINDS:
+    def _remember(self, refused: Request) -> None:
+        if refused.kind not in self._refused and len(self._refused) >= _KINDS:
             self._refused.clear()
-        refused = self._refused[kind] = deque(maxlen=REFUSED)
-        return refused
+        self._refused.setdefault(refused.kind, deque(maxlen=REFUSED)).append(refused.deadline_ns)

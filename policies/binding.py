@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from policies.outlook import Bid, Outlook
+from policies.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.requests import Request
@@ -104,7 +105,7 @@ class Binding:
             if bids_now:
                 self._note(self._choose(request, bids_now, self), request, bound)
         for target_id, given in self._given.items():
-            given.requests.sort(key=_order)
+            given.requests.sort(key=order)
             yield from self._lost(target_id, given)
 
     def _able(self, request: Request) -> list[Bid]:
@@ -181,7 +182,3 @@ def _largest(head: Request, alike: list[Request], ladder: Ladder, start_ns: int)
         if len(batch) == size:
             chosen = batch
     return chosen
-
-
-def _order(request: Request) -> tuple[int, int, int]:
-    return request.priority, request.deadline_ns, request.id

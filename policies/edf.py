@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.outlook import Outlook
+from policies.serving import order, serve
 from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Place, View
@@ -36,20 +37,7 @@ class Edf:
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Fills every open target, the most urgent requests first."""
-        outlook = self._outlook
-        outlook.look(view)
-        yield from outlook.doomed()
-        placed = False
-        for target in view.open_targets():
-            while target.is_open(view.now_ns):
-                place = self._most_urgent(target) or outlook.late_welcome(target)
-                if place is None:
-                    break
-                placed = True
-                yield place
-                outlook.look(view)
-        if placed:
-            yield from outlook.doomed()
+        return serve(self._outlook, view, self._most_urgent)
 
     def _most_urgent(self, target: TargetState) -> Place | None:
         best: tuple[tuple[int, int, int], ClassQueue, Offer, Ladder] | None = None
@@ -57,8 +45,7 @@ class Edf:
         for queue, bid in self._outlook.waiting(target):
             for offer, ladder in bid.ladders():
                 if found := queue.first(1, start_ns + ladder.latency_ns[0]):
-                    head = found[0]
-                    urgency = (head.priority, head.deadline_ns, head.id)
+                    urgency = order(found[0])
                     if best is None or urgency < best[0]:
                         best = urgency, queue, offer, ladder
                     break

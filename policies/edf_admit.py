@@ -20,7 +20,8 @@ from collections.abc import Iterator
 
 from policies.edf import Edf
 from policies.outlook import Outlook
-from policies.plan import order, plan
+from policies.plan import plan
+from policies.serving import order
 from scheduler.core.policy import Decision, Drop, View
 from scheduler.core.requests import Request
 

@@ -31,10 +31,9 @@ from math import exp
 
 from policies.admission import Admission
 from policies.outlook import Bid, Outlook
-from policies.serving import Candidate, candidates
+from policies.serving import Candidate, candidates, fill, order
 from scheduler.core.policy import Decision, Drop, Place, View
 from scheduler.core.queues import ClassQueue
-from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 
 CALM = 0.05
@@ -65,30 +64,14 @@ class Goodput:
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
-        outlook, admission = self._outlook, self.admission
-        outlook.look(view)
+        self._outlook.look(view)
         yield from self._refusals(view)
-        yield from self._evictions()
-        placed = False
-        for target in view.open_targets():
-            while target.is_open(view.now_ns):
-                place = self._choose(target)
-                if place is not None:
-                    admission.served(place)
-                else:
-                    place = outlook.late_welcome(target)
-                if place is None:
-                    break
-                placed = True
-                yield place
-                outlook.look(view)
-        if placed:
-            yield from self._evictions()
+        yield from fill(self._outlook, self._next, self._evictions)
 
     def _refusals(self, view: View) -> Iterator[Drop]:
         arrivals = view.arrivals
         if len(arrivals) > 1:
-            arrivals.sort(key=_order)
+            arrivals.sort(key=order)
         for request in arrivals:
             if not request.accept_late:
                 refusal = self.admission.refusal(request)
@@ -102,6 +85,12 @@ class Goodput:
             yield replace(drop, earliest_budget_ns=budgets)
 
     # -- service
+
+    def _next(self, target: TargetState) -> Place | None:
+        place = self._choose(target)
+        if place is not None:
+            self.admission.served(place)
+        return place
 
     def _choose(self, target: TargetState) -> Place | None:
         """The batch that is worth most, or a more important one where that harms nobody."""
@@ -165,7 +154,3 @@ def _worth(candidate: Candidate, scale_ns: float) -> tuple[float, int]:
         for request in candidate.batch
     ]
     return sum(worth) / candidate.latency_ns, -candidate.deadline_ns
-
-
-def _order(request: Request) -> tuple[int, int, int]:
-    return request.priority, request.deadline_ns, request.id

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policies.outlook import Bid, Outlook
+from policies.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request
@@ -142,8 +143,3 @@ def _begun(
                 deadline_ns = request.deadline_ns
                 best = key, Planned(bid, offer, start_ns, done_ns, deadline_ns, ladder, median)
     return best[1] if best else None
-
-
-def order(request: Request) -> tuple[int, int, int]:
-    """The order of service."""
-    return request.priority, request.deadline_ns, request.id

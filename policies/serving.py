@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from policies.outlook import Bid, Outlook
 from scheduler.core.offers import Offer
-from scheduler.core.policy import Decision, Place, View
+from scheduler.core.policy import Decision, Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
@@ -15,14 +15,23 @@ from scheduler.core.targets import TargetState
 Choose = Callable[[TargetState], Place | None]
 """What an open target should do next; None if nothing that waits could be in time there."""
 
+Drops = Callable[[], Iterator[Drop]]
+"""What can't be finished in time, now."""
+
 
 def serve(outlook: Outlook, view: View, choose: Choose) -> Iterator[Decision]:
-    """Drops what no target can finish in time, and fills every open target by a rule.
+    """Drops what no target can finish in time, and fills every open target by a rule."""
+    outlook.look(view)
+    yield from fill(outlook, choose, outlook.doomed)
+
+
+def fill(outlook: Outlook, choose: Choose, drops: Drops) -> Iterator[Decision]:
+    """The same with other drops, for an outlook that has looked.
 
     What may be late is served where the rule finds nothing.
     """
-    outlook.look(view)
-    yield from outlook.doomed()
+    view = outlook.view
+    yield from drops()
     placed = False
     for target in view.open_targets():
         while target.is_open(view.now_ns):
@@ -33,7 +42,12 @@ def serve(outlook: Outlook, view: View, choose: Choose) -> Iterator[Decision]:
             yield place
             outlook.look(view)
     if placed:
-        yield from outlook.doomed()
+        yield from drops()
+
+
+def order(request: Request) -> tuple[int, int, int]:
+    """The order of service."""
+    return request.priority, request.deadline_ns, request.id
 
 
 @dataclass(frozen=True, slots=True)

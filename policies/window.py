@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from policies.outlook import Bid, Outlook
+from policies.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Drop, Place, View
 from scheduler.core.queues import ClassQueue
@@ -80,7 +81,7 @@ class Window:
     def _slide(self, target: TargetState) -> tuple[Place, list[Request]] | None:
         """The next batch of a target, and what the window slid past."""
         waiting = self._outlook.waiting(target)
-        waiting.sort(key=lambda found: _order(found[0].head()))
+        waiting.sort(key=lambda found: order(found[0].head()))
         start_ns = self._outlook.starts_ns[target.spec.id]
         for queue, bid in waiting:
             for offer, ladder in bid.ladders():
@@ -90,8 +91,8 @@ class Window:
                     if len(batch) == ladder.sizes[rung]:
                         reason = f"the first window of {len(batch)} that is in time"
                         place = Place(target.spec.id, offer, tuple(batch), reason)
-                        last = _order(batch[-1])
-                        passed = [r for r in queue.due(done_ns) if _order(r) < last]
+                        last = order(batch[-1])
+                        passed = [r for r in queue.due(done_ns) if order(r) < last]
                         return place, passed
         return None
 
@@ -119,7 +120,3 @@ class Window:
                     "given up for a full batch behind it",
                     {b.target_id: starts_ns[b.target_id] + b.one_ns() - now_ns for b in own},
                 )
-
-
-def _order(request: Request) -> tuple[int, int, int]:
-    return request.priority, request.deadline_ns, request.id

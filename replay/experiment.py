@@ -13,7 +13,7 @@ import yaml
 from replay.bound import fluid_bound
 from replay.fleet import Fleet
 from replay.results import RunResult
-from replay.simulator import Arrival, Ending, Simulator
+from replay.simulator import Arrival, Ending, OnRun, Simulator
 from replay.sources import Source
 from replay.watching import Calibration, Timeline, row_of
 from scheduler.core.commands import Dispatch
@@ -103,17 +103,7 @@ class Experiment:
             calibration.add(run, begun_ns, done_ns)
             bill.add(run, begun_ns, done_ns)
 
-        simulator = Simulator(
-            choice.make(),
-            fleet.targets(),
-            fleet.service_time(seed),
-            Limits(story_entries=STORY_ENTRIES),
-            world=fleet.world(),
-            on_run=on_run,
-        )
-        for at_ns, event in fleet.events():
-            simulator.at(at_ns, event)
-        self._play(simulator, seed, result)
+        self._play(self._simulator(choice, seed, on_run), seed, result)
         result.calibration = calibration.points()
         result.cost = bill.total
         return result
@@ -128,6 +118,9 @@ class Experiment:
 
     def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
         """Plays it with a policy; each ending as it happens, and nothing kept."""
+        return self._simulator(choice, seed).run(self.arrivals(seed))
+
+    def _simulator(self, choice: PolicyChoice, seed: int, on_run: OnRun | None = None) -> Simulator:
         fleet = self.fleet
         simulator = Simulator(
             choice.make(),
@@ -135,10 +128,11 @@ class Experiment:
             fleet.service_time(seed),
             Limits(story_entries=STORY_ENTRIES),
             world=fleet.world(),
+            on_run=on_run,
         )
         for at_ns, event in fleet.events():
             simulator.at(at_ns, event)
-        return simulator.run(self.arrivals(seed))
+        return simulator
 
     def bound(self, seed: int) -> float:
         """The share of the weight that a clairvoyant could finish."""

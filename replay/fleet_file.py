@@ -28,7 +28,7 @@ from yaml import Node
 from replay.fleet import Device, Fleet, Truth, lognormal_samples, quantile_samples
 from replay.fleet_world import Incident, Link
 from replay.links import LinkTrace, join, open_link
-from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
+from scheduler.config_problems import ConfigError, problems_of, read_yaml_file
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 
@@ -252,12 +252,7 @@ def read_fleet(path: Path) -> Fleet:
         TraceError: The recording of a link can't be read.
         FleetError: Two targets share a name, or the script names one that isn't there.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it isn't text"
-        raise ConfigError(str(path), [Problem("", f"can't be read: {why}")]) from None
-    data, node = read_yaml(text, str(path))
+    data, node = read_yaml_file(path)
     return parse_fleet(data, node, str(path), path.parent)
 
 

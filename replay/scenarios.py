@@ -17,7 +17,7 @@ from replay.fleet import Fleet
 from replay.fleet_file import parse_fleet, read_fleet
 from replay.sources import WorkloadSource, load_of
 from replay.workloads import Workload, parse_workload
-from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
+from scheduler.config_problems import ConfigError, problems_of, read_yaml_file
 
 FOLDER = Path(configs.__file__).parent / "scenarios"
 """Where the standard scenarios are."""
@@ -78,12 +78,7 @@ def load_scenario(path: Path) -> Scenario:
         WorkloadError: Its workload can't.
         TraceError: A recording that it names can't be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it isn't text"
-        raise ConfigError(str(path), [Problem("", f"can't be read: {why}")]) from None
-    data, node = read_yaml(text, str(path))
+    data, node = read_yaml_file(path)
     try:
         file = _ScenarioFile.model_validate(data)
     except ValidationError as error:

@@ -174,6 +174,7 @@ class Simulator:
         self._order = 0
         self._wake_ns = _NEVER_NS
         self._workers: dict[str, _Worker] = {}
+        self._disturbed: list[_Worker] = []
         self._arrivals: dict[int, Arrival] = {}
         self._runs: dict[int, Dispatch] = {}
         self._next_id = 1
@@ -195,8 +196,9 @@ class Simulator:
         request_id = self._next_id
         self._next_id = request_id + 1
         self._arrivals[request_id] = arrival
-        if self._world is not None:
-            self._disturb()
+        for worker in self._disturbed:
+            if worker.busy:
+                worker.owed_ns += worker.request_ns
         return Request(
             request_id,
             arrival.kind,
@@ -271,12 +273,7 @@ class Simulator:
         worker = self._workers[target_id] = _Worker(target_id, width, far)
         if world is not None and not far:
             worker.request_ns = world.request_ns(target_id)
-
-    def _disturb(self) -> None:
-        """The processor time that a request takes is missing to what runs."""
-        for worker in self._workers.values():
-            if worker.request_ns and worker.busy:
-                worker.owed_ns += worker.request_ns
+        self._disturbed = [each for each in self._workers.values() if each.request_ns]
 
     def _tell(self, event: Event, now_ns: int, run: Dispatch | None = None) -> list[Ending]:
         """Tells the scheduler of an event, and does as it says."""

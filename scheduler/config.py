@@ -26,7 +26,7 @@ from scheduler.address import (
     parse_address,
 )
 from scheduler.config_doors import DoorsConfig, TlsConfig
-from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
+from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config_types import (
     ConfigPath,
     Count,
@@ -351,14 +351,7 @@ def load_config(path: Path | None) -> Config:
     """
     if path is None:
         return _validated({}, None, "defaults", Path.cwd())
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(str(path), [Problem("", f"can't be read: {error.strerror}")]) from None
-    except UnicodeDecodeError as error:
-        message = f"not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
-        raise ConfigError(str(path), [Problem("", message)]) from None
-    data, node = read_yaml(text, str(path))
+    data, node = read_yaml_file(path)
     return _validated(data, node, str(path), path.absolute().parent)
 
 

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args
 
 import yaml
@@ -53,6 +54,22 @@ class ConfigError(LaxityError):
     def _line_of(self, problem: Problem) -> str:
         source = self.source if problem.line is None else f"{self.source}:{problem.line}"
         return ": ".join(part for part in (source, problem.place, problem.message) if part)
+
+
+def read_yaml_file(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
+    """The same as `read_yaml`, of a file.
+
+    Raises:
+        ConfigError: It can't be read, or as in `read_yaml`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(str(path), [Problem("", f"can't be read: {error.strerror}")]) from None
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
+        raise ConfigError(str(path), [Problem("", message)]) from None
+    return read_yaml(text, str(path))
 
 
 def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]:

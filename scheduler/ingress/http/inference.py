@@ -11,7 +11,7 @@ import orjson
 
 from scheduler.core.signature import DTYPES
 from scheduler.errors import InvalidInput
-from scheduler.ingress.http.messages import JSON, Response
+from scheduler.ingress.http.messages import JSON, Response, json_object
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.datatypes import (
     NATIVE,
@@ -71,7 +71,7 @@ def parsed(
             f"the JSON has {size} bytes, at most {json_limit} are read; send tensors as binary "
             "data beside it"
         )
-    said = _json_object(body[:size])
+    said = json_object(body[:size])
     parameters = _parameters(said, "the request")
     binary = boolean(parameters, "binary_data_output")
     request_id = said.get("id", "")
@@ -161,16 +161,6 @@ def _json_size(headers: Mapping[str, str], body_size: int) -> int | None:
             f"Inference-Header-Content-Length is {said!r:.40}, the body has {body_size} bytes"
         )
     return int(said) or None
-
-
-def _json_object(text: memoryview) -> dict[str, Any]:
-    try:
-        said = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from None
-    if not isinstance(said, dict):
-        raise InvalidInput("the body should be a JSON object")
-    return said
 
 
 def _parameters(said: Mapping[str, Any], whose: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.outcomes import Refusal
 from scheduler.tenants import Tenant
 
@@ -83,6 +84,21 @@ class _Clock:
 
 
 _clock = _Clock()
+
+
+def json_object(text: memoryview | bytes) -> dict[str, Any]:
+    """The JSON object that a body is.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    try:
+        said = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from None
+    if not isinstance(said, dict):
+        raise InvalidInput("the body should be a JSON object")
+    return said
 
 
 def as_json(value: Any, status: int = 200) -> Response:

@@ -8,14 +8,12 @@ from importlib import resources
 from typing import Any
 from urllib.parse import unquote
 
-import orjson
-
 from scheduler.errors import InvalidInput
 from scheduler.ingress.http.coding import decoded
 from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.infer import InferTurns, Turns
 from scheduler.ingress.http.limits import HttpLimits
-from scheduler.ingress.http.messages import Request, Response, as_json
+from scheduler.ingress.http.messages import Request, Response, as_json, json_object
 from scheduler.ingress.oip.admin import Admin
 from scheduler.ingress.oip.metadata import (
     model_config,
@@ -294,15 +292,7 @@ def _object(request: Request) -> dict[str, Any]:
         body = decoded(body, coding, _SMALL_BYTES)
     if len(body) > _SMALL_BYTES:
         raise TooLarge(f"the body has {len(body)} bytes, at most {_SMALL_BYTES} are taken")
-    if not len(body):
-        return {}
-    try:
-        said = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from None
-    if not isinstance(said, dict):
-        raise InvalidInput("the body should be a JSON object")
-    return said
+    return json_object(body) if len(body) else {}
 
 
 @cache
