@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any, NamedTuple
 
@@ -42,6 +42,8 @@ class Result:
         runtime: What ran it there.
         batch: How many requests shared its batch.
         timing: Where the time went.
+        notes: What else there is to know of how the outputs came about, e.g. that the inputs
+            travelled with less precision; empty for most.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -51,6 +53,7 @@ class Result:
     runtime: str
     batch: int
     timing: Timing
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The output called `name`.
@@ -89,6 +92,7 @@ def result_from(header: wire.Header, body: wire.Body | None) -> Result:
             header["runtime"],
             header["batch"],
             Timing(queue_ns, transfer_ns, execute_ns, total_ns),
+            dict(header.get("notes", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"a result that does not follow the protocol: {error!r}") from error

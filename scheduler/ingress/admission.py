@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.daemon.driver import Answer, Driver, Submission
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import Overloaded, Unavailable
 from scheduler.ingress.quotas import Quotas
 from scheduler.ingress.request_header import RequestShape, RequestShapes, in_order, urgency

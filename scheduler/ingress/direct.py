@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from scheduler.call import DEFAULT_PRIORITY, infer_call
-from scheduler.daemon.driver import Answer, Driver
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer
 from scheduler.errors import LaxityError, Unavailable, error_from_code
 from scheduler.ingress.native import NativeDoor
 from scheduler.result import Result, Timing

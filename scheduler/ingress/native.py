@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import structlog
 
-from scheduler.daemon.driver import Answer, Driver, Submission
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import (
     InvalidInput,
     LaxityError,
@@ -348,6 +349,8 @@ class _Connection(asyncio.BufferedProtocol):
             "out": specs,
             "timing": answer.timing_ns,
         }
+        if answer.notes:
+            header["notes"] = answer.notes
         self._write(encode(header, (body,)))
 
     def _say(self, header: Header) -> None:

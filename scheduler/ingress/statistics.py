@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from scheduler.daemon.driver import Answer
+from scheduler.daemon.submission import Answer
 
 
 class _Counts:
