@@ -57,7 +57,9 @@ class AsyncClient:
 
         Args:
             url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
-                `LAXITY_URL`, or the local box. `LAXITY_CA` names the CA file for `tls`.
+                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the file
+                of the CA, and `LAXITY_CERT` and `LAXITY_KEY` those of the client's own certificate
+                where the box asks for one.
             token: The daemon's token; the default is `LAXITY_TOKEN`.
 
         Raises:
@@ -187,6 +189,7 @@ class AsyncClient:
         """Cancels what is in flight and closes the connection."""
         if self._exchange is not None:
             self._exchange.close()
+            await self._exchange.wait_closed()
 
     async def _ask(self, kind: str, timeout_s: float) -> Any:
         exchange = self.exchange()

@@ -66,7 +66,9 @@ class Client:
 
         Args:
             url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
-                `LAXITY_URL`, or the local box. `LAXITY_CA` names the CA file for `tls`.
+                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the file
+                of the CA, and `LAXITY_CERT` and `LAXITY_KEY` those of the client's own certificate
+                where the box asks for one.
             token: The daemon's token; the default is `LAXITY_TOKEN`.
             connect_timeout_s: For how long it keeps trying.
 
@@ -268,6 +270,7 @@ def _run(loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
         exchange.close()
         tasks = asyncio.all_tasks(loop)
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(exchange.wait_closed())
         loop.close()
         # What other threads posted meanwhile; from here on `post` raises.
         exchange.close()

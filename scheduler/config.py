@@ -104,8 +104,8 @@ class ListenConfig(Section):
     native: Annotated[
         tuple[ListeningAddress, ...], BeforeValidator(one_or_more), Field(min_length=1)
     ] = Field(default_factory=lambda: (default_socket(),))
-    """Native protocol: unix:///PATH or tcp://HOST:PORT, or a list of these. TCP that other
-    machines can reach needs token_file or tenants_file."""
+    """Native protocol: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT, or a list of these. What
+    other machines can reach needs token_file, tenants_file, or tls.client_ca."""
 
     http: Annotated[tuple[DoorAddress, ...], BeforeValidator(one_or_more)] = ()
     """Open Inference Protocol over HTTP: HOST:PORT, tls://HOST:PORT or unix:///PATH, or a list of

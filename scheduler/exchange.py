@@ -32,6 +32,9 @@ from scheduler.result import result_from
 
 _MAX_SENDS = 5
 
+_LEAVE_ROUNDS, _LEAVE_ROUND_S = 500, 0.001
+"""How long a connection may take to close."""
+
 Handler = Callable[[Connection, wire.Header, "wire.Body | None"], None]
 
 
@@ -140,6 +143,16 @@ class Exchange:
         self._deadlines.close()
         for connection in self._connections:
             connection.close()
+
+    async def wait_closed(self) -> None:
+        """Waits, once closed, until the connections are: TLS takes leave of the other end first."""
+        for _ in range(_LEAVE_ROUNDS):
+            if not self._connections:
+                return
+            await asyncio.sleep(_LEAVE_ROUND_S)
+        for connection in list(self._connections):
+            connection.fail(ConnectionAbortedError("it did not close in time"))
+        await asyncio.sleep(0)
 
     def _drain(self) -> None:
         self._woken = False

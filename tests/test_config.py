@@ -143,7 +143,10 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ("devices: [{id: 'cpu:0', cores: 1}]", "devices[0].cores: should be a list; got 1"),
         ("devices: &a [*a]", "devices[0]: should be a mapping with the keys id"),
         ("listen: {native: []}", "edge.yaml:1: listen.native: Value should have at least 1 item"),
-        ("listen: {native: 'tls://h:1'}", "let a TLS proxy stand in front"),
+        (
+            "listen: {native: 'tls://127.0.0.1:1'}",
+            "tls://127.0.0.1:1 needs it: {cert: FILE, key: FILE}",
+        ),
         ("1: x", "edge.yaml:1: 1: unknown key; known here: site,"),
         ("- a", "edge.yaml:1: a configuration is a mapping of keys to values; this is a list"),
         ("hello", "this is a single value, 'hello'"),

@@ -29,6 +29,7 @@ from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
+from scheduler.ingress.certificates import load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.policy_loading import load_policy
@@ -136,6 +137,7 @@ class SchedulerProcess:
         self._direct = DirectDoor(self._loop, self._driver, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
+        self._tls = server_context(config.tls) if config.tls is not None else None
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [
             _bound(address, server)
@@ -145,7 +147,10 @@ class SchedulerProcess:
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer:
         if address.path is None:
-            return await self._loop.create_server(self._door, address.host, address.port or 0)
+            tls = self._tls if address.scheme == "tls" else None
+            return await self._loop.create_server(
+                self._door, address.host, address.port or 0, ssl=tls
+            )
         return await self._listen_unix(self._door, address.path)
 
     async def _listen_unix(
@@ -163,6 +168,11 @@ class SchedulerProcess:
         if new.policy != self._config.policy:
             self._driver.swap_policy(new.policy.name, new.policy.options)
         self._config = new
+        if self._tls is not None and new.tls is not None:
+            try:
+                load_certificate(self._tls, new.tls)
+            except OSError as error:
+                log.error("certificate not taken over", error=str(error))
         try:
             access = load_access(new.token_file, new.tenants_file)
         except ConfigError as error:

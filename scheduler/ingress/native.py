@@ -20,6 +20,7 @@ from scheduler.errors import (
     Unavailable,
 )
 from scheduler.ingress.admission import Admission
+from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.request_header import id_of
 from scheduler.tenants import ANYONE, OWNER, Access, Tenant
 from scheduler.wire import (
@@ -299,8 +300,7 @@ class _Connection(asyncio.BufferedProtocol):
             )
         rules = self._door.rules
         if rules.access.required and not self._is_door:
-            said = header.get("token")
-            self._tenant = rules.access.by_token(said if isinstance(said, str) else None)
+            self._tenant = self._by_token_or_certificate(header.get("token"))
         elif self._transport is not None:
             peer = self._transport.get_extra_info("socket")
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
@@ -314,6 +314,14 @@ class _Connection(asyncio.BufferedProtocol):
         self._say({"t": "welcome", "v": VERSION, "site": rules.site, "limits": limits})
         if self._door.closing:
             self.say_goodbye()
+
+    def _by_token_or_certificate(self, token: Any) -> Tenant:
+        access = self._door.rules.access
+        if token is None and self._transport is not None:
+            names = certificate_names(self._transport.get_extra_info("peercert"))
+            if (tenant := access.by_certificate(names)) is not None:
+                return tenant
+        return access.by_token(token if isinstance(token, str) else None)
 
     def _take_infer(self, header: Header, body: Body | None) -> Submission:
         client_id = id_of(header)
