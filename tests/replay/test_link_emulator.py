@@ -285,7 +285,7 @@ class TestOutages:
         async def test() -> None:
             plan = [(0.1, 0.2), (0.5, 0.1)]
             async with echo() as place, LinkEmulator(FREE, place, outages=plan) as link:
-                seen = []
+                seen: list[float] = []
                 began = time.monotonic()
                 while len(seen) < 5:
                     if len(seen) % 2 == link.is_out:
