@@ -38,6 +38,9 @@ from tests.hosts import Host, Site, why_no_hosts
 
 MARK = "LAXITY_RAY_FACTS"
 GCS_PORT = 6379
+HEAD_ALIAS = "10.77.0.201"
+"""By which B reaches the head. `ray start --head` refuses where it sees a raylet of a cluster at
+its own address, and here it sees those of all hosts."""
 CALL_TIMEOUT_S = 2.0
 WARM_S = 5.0
 READY_S = 90.0
@@ -89,6 +92,12 @@ while True:
     time.sleep(0.5)
 """
 
+OPEN_PORTS = """
+import psutil
+found = {c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN"}
+print(len({port for host, port in found if not host.removeprefix("::ffff:").startswith("127.")}))
+"""
+
 
 @dataclass
 class Trial:
@@ -103,10 +112,11 @@ class Trial:
     lines: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
     events: list[tuple[str, float]] = field(default_factory=list)
+    ports: dict[str, int] = field(default_factory=dict)
 
     @property
     def gcs(self) -> str:
-        return f"{self.a.address}:{GCS_PORT}"
+        return f"{HEAD_ALIAS}:{GCS_PORT}"
 
     def environment(self, host: Host) -> dict[str, str]:
         more = {"RAY_REDIS_ADDRESS": f"{self.a.address}:7000"} if self.redis else {}
@@ -166,6 +176,7 @@ def cluster(trial: Trial) -> Iterator[None]:
         stack.callback(trial.kill_all)
         if trial.redis:
             stack.enter_context(redis(trial))
+        trial.a.run("ip", "address", "add", f"{HEAD_ALIAS}/24", "dev", "eth0")
         trial.start_head()
         trial.start_node()
         script = [sys.executable, "-c"]
@@ -174,6 +185,8 @@ def cluster(trial: Trial) -> Iterator[None]:
         for name, host, words in (("driver", trial.b, driver), ("observer", trial.a, observer)):
             spawn(trial, name, host, words)
         until(lambda: len(trial.lines["driver"]) > 20 and bool(trial.lines["observer"]))
+        for name, host in (("a", trial.a), ("b", trial.b)):
+            trial.ports[name] = int(host.run(sys.executable, "-c", OPEN_PORTS).stdout)
         watch(trial, "raylet", trial.processes(trial.b, "raylet/raylet")[0])
         watch(trial, "actor", psutil.Process(trial.lines["driver"][-1]["pid"]))
         time.sleep(WARM_S)
@@ -185,9 +198,11 @@ def redis(trial: Trial) -> Iterator[None]:
     words = ["redis-server", "--port", "7000", "--bind", trial.a.address, "--protected-mode", "no"]
     words += ["--save", "", "--dir", str(trial.folder)]
     with subprocess.Popen(trial.a.command(*words), stdout=subprocess.DEVNULL) as process:
-        time.sleep(1)
-        yield
-        process.kill()
+        try:
+            time.sleep(1)
+            yield
+        finally:
+            process.kill()
 
 
 def spawn(trial: Trial, name: str, host: Host, words: Sequence[str]) -> None:
@@ -305,6 +320,7 @@ def findings(trial: Trial) -> dict[str, Any]:
     until_s = since(time.monotonic())
     return {
         "events": [{"at_s": since(at), "what": what} for what, at in trial.events],
+        "ports_open_beyond_loopback": trial.ports,
         "observed_s": until_s,
         "last_good_call_s": since(good[-1]),
         "longest_without_s": round(max(map(sub, [*good[1:], good[-1]], good)), 1),
