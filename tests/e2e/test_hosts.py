@@ -9,6 +9,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,25 +132,21 @@ def agents(
     """An agent on each of the first two hosts, started at the same time."""
     models = tmp_path_factory.mktemp("models")
     save(relu(), models / "relu/1/model.onnx")
-    made: list[RunningAgent] = []
+    folders = [tmp_path_factory.mktemp("agent") for _ in range(2)]
 
-    def start(host: Host) -> None:
-        folder = tmp_path_factory.mktemp("agent")
+    def start(host: Host, folder: Path) -> RunningAgent:
         token_file = folder / "token"
         token_file.touch(0o600)
         token_file.write_text(token)
         listen = {"native": f"tcp://{host.address}:{PORT}"}
         options = {"listen": listen, "token_file": str(token_file), "profile": {"max_batch": 1}}
-        made.append(RunningAgent(folder, models, host, **options))
+        return RunningAgent(folder, models, host, **options)
 
-    threads = [threading.Thread(target=start, args=(host,)) for host in site.hosts[:2]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        starting = [pool.submit(start, *each) for each in zip(site.hosts, folders, strict=False)]
+    made = [each.result() for each in starting if each.exception() is None]
     try:
-        assert len(made) == 2
-        yield made
+        yield [each.result() for each in starting]
         assert [agent.stop() for agent in made] == [0, 0]
         assert [agent.left_over() for agent in made] == [[], []]
     finally:
