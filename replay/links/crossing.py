@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from typing import cast
 
 from replay.links.one_way import MOST_READ_BYTES, Carrier
 from replay.links.precise_timer import PreciseTimer
@@ -97,10 +98,9 @@ class End(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio calls it."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self._out.begin_at(transport)
-        self._back.end_at(transport)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's only look like it
+        self._out.begin_at(self.transport)
+        self._back.end_at(self.transport)
         self._on_made()
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -40,16 +40,20 @@ class PreciseTimer:
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self._set_ns = 0
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self._fired)
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> None:
-        """Calls it then, or as soon as the loop is free after that."""
+        """Calls it then, or as soon as the loop is free after that; never once it is closed."""
+        if self._closed:
+            return
         heapq.heappush(self._calls, (at_ns, next(self._numbers), call))
         self._set()
 
     def close(self) -> None:
         """Calls nothing any more."""
+        self._closed = True
         self._calls.clear()
         self._loop.remove_reader(self._fd)
         os.close(self._fd)

@@ -58,6 +58,7 @@ class Stream:
         self._sink: asyncio.Transport | None = None
         self._reading = False
         self._writable = True
+        self._early: deque[bytes | None] = deque()
         self._chunks: deque[Chunk] = deque()
         self._held_bytes = 0
         self._last_ns = 0
@@ -95,14 +96,27 @@ class Stream:
 
     def send(self, data: bytes | None) -> None:
         """Puts bytes, their end (b"") or a broken connection (None) on the link."""
+        self._held_bytes += len(data or b"")
+        self._early.append(data)
+        if self._source is not None and not self._reading:
+            self._source.pause_reading()  # uvloop reads once more
+        self._set_off()
+
+    def _set_off(self) -> None:
         now_ns = time.monotonic_ns()
-        if data:
-            due_ns = self.carrier.arrival_ns(now_ns, len(data), self._chance)
-            self._held_bytes += len(data)
-        else:
-            due_ns = now_ns + self.carrier.delay_ns(now_ns)
-        self._last_ns = max(self._last_ns, due_ns)
-        self._chunks.append((self._last_ns, data))
+        if self.carrier.cut_ns is not None:
+            return
+        if now_ns < self._opens_ns:
+            self._timer.call_at(self._opens_ns, self._set_off)
+            return
+        while self._early:
+            data = self._early.popleft()
+            if data:
+                due_ns = self.carrier.arrival_ns(now_ns, len(data), self._chance)
+            else:
+                due_ns = now_ns + self.carrier.delay_ns(now_ns)
+            self._last_ns = max(self._last_ns, due_ns)
+            self._chunks.append((self._last_ns, data))
         self.deliver()
 
     def pace(self) -> None:
@@ -164,7 +178,7 @@ class Stream:
         """Goes on after an outage: all that was on its way arrives so much later."""
         self._chunks = deque((due_ns + shift_ns, data) for due_ns, data in self._chunks)
         self._last_ns += shift_ns
-        self.deliver()
+        self._set_off()
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+import uvloop
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replay.links import LinkEmulator, OneWay
@@ -60,8 +61,19 @@ async def rtt_ns(streams: Streams, data: bytes = b"ping") -> int:
     return time.monotonic_ns() - began_ns
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
+    """Runs a test on a fresh loop of either kind."""
+    make = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def run_it(test: Callable[[], Awaitable[None]]) -> None:
+        loop = make()
+        try:
+            loop.run_until_complete(asyncio.wait_for(test(), PATIENCE_S))
+        finally:
+            loop.close()
+
+    return run_it
 
 
 ways = st.builds(
@@ -75,11 +87,16 @@ ways = st.builds(
 
 
 class TestBytes:
-    @settings(max_examples=20, deadline=None)
+    # The fixture makes a loop for each example.
+    @settings(
+        max_examples=20,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
     @given(
         up=ways, down=ways, sizes=st.lists(st.integers(1, 60_000), max_size=6), cut=st.booleans()
     )
-    def test_they_arrive_unchanged_and_in_order(self, up, down, sizes, cut):
+    def test_they_arrive_unchanged_and_in_order(self, run, up, down, sizes, cut):
         async def test() -> None:
             async with echo() as place, LinkEmulator(FREE, place, up=up, down=down) as link:
                 await asyncio.gather(*(exchange(link, sizes, seed) for seed in (1, 2)), shake(link))
@@ -104,7 +121,7 @@ class TestBytes:
 
         run(test)
 
-    def test_more_than_all_buffers_hold_waits_for_its_reader(self):
+    def test_more_than_all_buffers_hold_waits_for_its_reader(self, run):
         async def test() -> None:
             total = 30 << 20
             taken = asyncio.Event()
@@ -133,7 +150,7 @@ class TestBytes:
 
         run(test)
 
-    def test_unix_sockets_on_either_side(self, tmp_path):
+    def test_unix_sockets_on_either_side(self, run, tmp_path):
         async def test() -> None:
             unix = f"unix://{tmp_path}/link.sock"
             async with (
@@ -149,7 +166,7 @@ class TestBytes:
         run(test)
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_broken_connection_is_broken_at_the_other_end(self):
+    def test_a_broken_connection_is_broken_at_the_other_end(self, run):
         async def test() -> None:
             ended = asyncio.get_running_loop().create_future()
 
@@ -177,7 +194,7 @@ class TestBytes:
 
         run(test)
 
-    def test_nobody_at_the_other_end(self):
+    def test_nobody_at_the_other_end(self, run):
         async def test() -> None:
             async with echo() as place:
                 pass
@@ -192,7 +209,7 @@ class TestBytes:
 
 
 class TestTimes:
-    def test_a_round_trip_takes_what_both_ways_take(self):
+    def test_a_round_trip_takes_what_both_ways_take(self, run):
         async def test() -> None:
             async with (
                 echo() as place,
@@ -207,7 +224,7 @@ class TestTimes:
 
         run(test)
 
-    def test_a_connection_opens_after_a_round_trip(self):
+    def test_a_connection_opens_after_a_round_trip(self, run):
         async def test() -> None:
             way = OneWay(20)
             async with echo() as place, LinkEmulator(FREE, place, up=way, down=way) as link:
@@ -218,7 +235,7 @@ class TestTimes:
 
         run(test)
 
-    def test_connections_share_the_rate(self):
+    def test_connections_share_the_rate(self, run):
         async def test() -> None:
             size, mbps = 250_000, 20
             async with echo() as place, LinkEmulator(FREE, place, up=OneWay(mbps=mbps)) as link:
@@ -233,7 +250,7 @@ class TestTimes:
 
         run(test)
 
-    def test_changes_count_at_once(self):
+    def test_changes_count_at_once(self, run):
         async def test() -> None:
             async with echo() as place, LinkEmulator(FREE, place, up=OneWay(200)) as link:
                 streams = await connect(link)
@@ -247,7 +264,7 @@ class TestTimes:
 
 
 class TestOutages:
-    def test_connections_hang_and_go_on(self):
+    def test_connections_hang_and_go_on(self, run):
         async def test() -> None:
             async with echo() as place, LinkEmulator(FREE, place) as link:
                 streams = await connect(link)
@@ -265,7 +282,7 @@ class TestOutages:
 
         run(test)
 
-    def test_one_direction_alone(self):
+    def test_one_direction_alone(self, run):
         async def test() -> None:
             async with echo() as place, LinkEmulator(FREE, place) as link:
                 streams = await connect(link)
@@ -281,7 +298,7 @@ class TestOutages:
 
         run(test)
 
-    def test_in_a_plan(self):
+    def test_in_a_plan(self, run):
         async def test() -> None:
             plan = [(0.1, 0.2), (0.5, 0.1)]
             async with echo() as place, LinkEmulator(FREE, place, outages=plan) as link:
@@ -419,7 +436,7 @@ class TestWhatIsWrong:
         with pytest.raises(ValueError, match="port from 1"):
             LinkEmulator(FREE, FREE)
 
-    def test_a_place_that_is_taken(self):
+    def test_a_place_that_is_taken(self, run):
         async def test() -> None:
             async with echo() as place:
                 with pytest.raises(OSError, match="in use"):
