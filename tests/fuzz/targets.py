@@ -188,11 +188,12 @@ def bytes_tensor(data: bytes) -> None:
 
 def journal(data: bytes) -> None:
     """A journal's header and records."""
-    unpacker = msgpack.Unpacker(io.BytesIO(data), strict_map_key=False, max_ext_len=0)
-    with contextlib.suppress(FormatError, ValueError, msgpack.UnpackException, RecursionError):
-        values = iter(unpacker)
-        decoder = Decoder(decode_header(next(values, None)))
-        for value in values:
+    values: list[Any] = []
+    with contextlib.suppress(msgpack.UnpackException, TypeError, ValueError):
+        values.extend(msgpack.Unpacker(io.BytesIO(data), strict_map_key=False, max_ext_len=0))
+    with contextlib.suppress(FormatError):
+        decoder = Decoder(decode_header(values[0] if values else None))
+        for value in values[1:]:
             decoder.record(value)
 
 
