@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -72,6 +72,18 @@ class Submission:
     reply: Callable[[Answer], None]
 
 
+class Ran(Protocol):
+    """What gave an answer."""
+
+    @property
+    def variant(self) -> str:
+        """The model's variant."""
+
+    @property
+    def runtime(self) -> str:
+        """What ran it."""
+
+
 @dataclass(slots=True)
 class Answer:
     """How a request ended, with the outputs where there are any.
@@ -85,16 +97,18 @@ class Answer:
         batch: With how many others, itself included.
         outputs: The packed output tensors of this request alone.
         timing_ns: In the queue, in transfer, in execution, and all together.
+        cache: `hit` where the result cache answered, `miss` where it could not, else empty.
     """
 
     outcome: Outcome
     reason: str
     detail: Mapping[str, Any]
     target: str = ""
-    offer: Offer | None = None
+    offer: Ran | None = None
     batch: int = 0
     outputs: Packed | None = None
     timing_ns: tuple[int, int, int, int] = (0, 0, 0, 0)
+    cache: str = ""
 
 
 @dataclass(slots=True)
