@@ -10,7 +10,6 @@ answer to one command, or one pipeline, before they send the next on a connectio
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from collections import deque
@@ -90,6 +89,7 @@ class RedisLink:
         self._unsent: list[bytes] = []
         self._writable = asyncio.Event()
         self._busy = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._awaited: deque[_Sent] = deque()
         self._unanswered_bytes = 0
         self._latency_ns: deque[int] = deque(maxlen=_SAMPLES)
@@ -131,7 +131,7 @@ class RedisLink:
         pause_s = _SHORTEST_PAUSE_S
         while True:
             try:
-                await asyncio.wait_for(self._connect(), _CONNECT_S)
+                await self._connect_in_time()
                 log.info(
                     "cache connected", url=without_secrets(self._url), invalidation=self.tracks
                 )
@@ -141,13 +141,24 @@ class RedisLink:
                 await self._lose("closed")
                 raise
             except Exception as error:  # whatever it is, the box can do without its cache
-                reason = str(error) or f"{type(error).__name__} within {_CONNECT_S:g} s"
+                reason = str(error) or type(error).__name__
                 if self.open or reason != self.problem:
                     log.warning("cache away", url=without_secrets(self._url), reason=reason)
                 await self._lose(reason)
             # Chance keeps boxes that lost the same server from coming back all at once.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _connect_in_time(self) -> None:
+        """Not `asyncio.wait_for`, which before Python 3.12 may overlook that it was cancelled."""
+        connecting = self._loop.create_task(self._connect())
+        try:
+            await asyncio.wait({connecting}, timeout=_CONNECT_S)
+            if not connecting.done():
+                raise RedisError(f"no connection within {_CONNECT_S:g} s")
+            connecting.result()
+        finally:
+            connecting.cancel()
 
     async def _connect(self) -> None:
         """Opens the link once the server has answered as fast as it has to.
@@ -176,16 +187,18 @@ class RedisLink:
             self._url,
             protocol=protocol,
             socket_connect_timeout=_CONNECT_S,
+            socket_timeout=None,  # `_watch` is cheaper than a timer for each command
             client_name="laxity",
             retry=Retry(NoBackoff(), 0),
         )
         connection = self._connection = pool.make_connection()
         await connection.connect()
         self.tracks = False
-        if protocol == 3:
-            # The handler is only in the parser's reach, as in redis-py's own synchronous client.
-            parser: Any = connection._parser
-            parser.set_invalidation_push_handler(self._on_push)
+        # It is only in the parser's reach, as in redis-py's own synchronous client. The parser of
+        # the protocol's version 2, which a URL may ask for, has none.
+        set_handler = getattr(connection._parser, "set_invalidation_push_handler", None)
+        if set_handler is not None:
+            set_handler(self._on_push)
             answer = await self._ask("CLIENT", "TRACKING", "ON", "NOLOOP")
             self.tracks = not isinstance(answer, ResponseError)
 
@@ -211,7 +224,7 @@ class RedisLink:
         """
         assert self._connection is not None
         work = [
-            asyncio.ensure_future(each)
+            self._loop.create_task(each)
             for each in (
                 self._write_all(self._connection),
                 self._read_all(self._connection),
@@ -254,8 +267,9 @@ class RedisLink:
             RedisError: It does not.
         """
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._busy.wait(), _IDLE_S)
+            timer = self._loop.call_later(_IDLE_S, self._busy.set)
+            await self._busy.wait()
+            timer.cancel()
             self._busy.clear()
             if not self._awaited:
                 self.send([("PING",)], lambda _: None)
