@@ -53,7 +53,7 @@ class ResultCache:
         self._held: dict[int, Held] = {}
         self._last_id = 0
         self._due: list[Flight] = []
-        self._closing = False
+        self._closing = self._flushing = False
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- beginning and end
@@ -182,8 +182,13 @@ class ResultCache:
             self._counts.hits.running += elsewhere
             self._counts.hits.redis += not elsewhere
             self._reply(held, answer)
-        if flight.claimed and self._lookups is not None:
-            self._lookups.shared.release(flight.kind.model, flight.key)
+        self._release(flight)
+        if not self._flushing:  # many answers may have come with one read
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
         self._driver.after_event()
 
     # -- the driver
