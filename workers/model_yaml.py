@@ -7,7 +7,14 @@ from collections.abc import Hashable, Iterable
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from workers.model import Precision, Residency
 
@@ -70,6 +77,11 @@ class CacheEntry(_Strict):
     near: NearEntry | None = None
 
 
+def _yes_or_no(said: Any) -> Any:
+    """`true` and `false` may be written for the defaults and for none."""
+    return {} if said is True else None if said is False else said
+
+
 class ModelFile(_Strict):
     """A whole `model.yaml`.
 
@@ -84,7 +96,7 @@ class ModelFile(_Strict):
             needs them.
         stateless: Whether a file that keeps values between runs may batch its items.
         residency: Whether the model may leave memory when others need the room.
-        cache: Whether and how the box's result cache may keep its answers.
+        cache: How the box's result cache may keep its answers; `false` for not at all.
     """
 
     description: str = ""
@@ -96,7 +108,7 @@ class ModelFile(_Strict):
     shape_ranges: dict[str, ShapeRangeEntry] = {}
     stateless: bool = False
     residency: Residency = "loaded"
-    cache: bool | CacheEntry = True
+    cache: Annotated[CacheEntry | None, BeforeValidator(_yes_or_no)] = CacheEntry()
 
 
 def parse_model_file(text: str) -> ModelFile:

@@ -23,7 +23,6 @@ from workers.model import (
 from workers.model_files import ModelFileFault, check_model_files, weight_files
 from workers.model_yaml import (
     NAME_PATTERN,
-    CacheEntry,
     ModelFile,
     ModelFileError,
     VariantEntry,
@@ -227,10 +226,8 @@ def _cache_rules(
 ) -> CacheRules | None:
     said = content.cache
     keeps_values = any(variant.stateful for variant in variants) and not content.stateless
-    if said is False or keeps_values:
+    if said is None or keeps_values:
         return None
-    if not isinstance(said, CacheEntry):
-        return CacheRules()
     near = said.near
     if near is not None and len(signature.inputs) != 1:
         raise ModelFileError("cache.near: works for a model with one input")
