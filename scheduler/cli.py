@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from scheduler import cli_config, cli_infer, cli_link, cli_policy, cli_replay, cli_token
+from scheduler import cli_config, cli_doctor, cli_infer, cli_link, cli_policy, cli_replay, cli_token
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_help import SETTINGS, TwoWordCommands, examples
 from scheduler.cli_inputs import InputProblem, load_inputs
@@ -53,6 +53,7 @@ def _policy_trial() -> Any:
 
 
 app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
+app.add_typer(cli_doctor.app)
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
 app.add_typer(cli_replay.replay_app)
 app.add_typer(cli_link.app)

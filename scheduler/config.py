@@ -25,6 +25,7 @@ from scheduler.address import (
     default_url,
     parse_address,
 )
+from scheduler.config_cache import CacheConfig
 from scheduler.config_doors import DoorsConfig, TlsConfig
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config_types import (
@@ -41,6 +42,7 @@ from scheduler.config_types import (
 __all__ = [
     "Address",
     "AddressError",
+    "CacheConfig",
     "Config",
     "ConfigError",
     "DeviceConfig",
@@ -254,6 +256,9 @@ class Config(Section):
 
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     """The rule that decides which request runs when and where."""
+
+    cache: CacheConfig | None = None
+    """How answers are kept for those who ask the same again; without it, none are."""
 
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     """What the daemon holds at most."""

@@ -37,7 +37,9 @@ class Result:
         outputs: Arrays by output name. They are views over the received bytes and may be
             read-only; copy one to change it.
         outcome: `completed`, or `late` where the caller accepted that.
-        target: Where it ran, e.g. `gpu:0`, a peer's or a cloud's name, or `cache`.
+        target: Where it ran, e.g. `gpu:0`, a peer's or a cloud's name. `cache` where the same had
+            been asked before, `cache (running)` where another asked it at the same time, and
+            `cache (near)` where the answer is that to a nearly equal input.
         variant: The model's variant that ran.
         runtime: What ran it there.
         batch: How many requests shared its batch.

@@ -24,6 +24,7 @@ COMMANDS = [
     "config check",
     "config schema",
     "replay link",
+    "doctor",
     "token",
 ]
 
@@ -188,6 +189,21 @@ class TestStatus:
 
     def test_json(self, box, laxity):
         assert json.loads(laxity("status", "--json")[1]) == STATUS
+
+    def test_what_the_cache_did(self, box, laxity, monkeypatch):
+        link = {"url": "redis://r:1/0", "open": True, "problem": "", "p95_ms": 0.3}
+        away = {"url": "redis://c:1/0", "open": False, "problem": "refused", "p95_ms": None}
+        cache = {
+            "hits": {"memory": 2, "redis": 1, "near": 0, "running": 0},
+            "skipped": {"model": 0, "budget": 4},
+            "misses": 1, "stale": 0, "entries": 1, "bytes": 2e6, "redis": link, "central": away,
+        }  # fmt: skip
+        monkeypatch.setitem(STATUS, "cache", cache)
+        _, out, _ = laxity("status")
+        assert "cache  3 hits (75.0 %) · 2 memory · 1 redis · 1 misses" in out
+        assert "4 skipped for budget" in out
+        assert "redis  redis://r:1/0 · up, p95 0.3 ms" in out
+        assert "central  redis://c:1/0 · refused" in out
 
     def test_a_box_of_another_version_is_shown_as_far_as_it_goes(self, box, laxity, monkeypatch):
         monkeypatch.setitem(globals(), "STATUS", {"site": "test"})

@@ -16,6 +16,7 @@ from scheduler import address
 from scheduler.config import (
     Address,
     AddressError,
+    CacheConfig,
     Config,
     ConfigError,
     config_schema,
@@ -69,6 +70,7 @@ def test_the_example_is_valid_and_names_every_key():
     assert set(yaml.safe_load(text)) == set(Config.model_fields)
     for section in ("listen", "doors", "limits", "profile", "journal", "log"):
         assert set(yaml.safe_load(text)[section]) == set(getattr(Config(), section).model_dump())
+    assert set(yaml.safe_load(text)["cache"]) == set(CacheConfig.model_fields)
     assert config.policy.options == {"quantile": 0.95}
     assert config.devices != "auto"
     assert config.devices[0].cores == (1, 2)
@@ -175,6 +177,24 @@ def test_an_error_crosses_processes(write):
     copy = pickle.loads(pickle.dumps(caught.value))
     assert str(copy) == str(caught.value)
     assert copy.problems == caught.value.problems
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "redis://", "redis://h:port", "unix://", "memory://x", "redis:/:pw@h"]
+)
+def test_a_cache_is_memory_or_redis(refusal, url):
+    (line,) = refusal(f"cache: {{url: '{url}'}}")
+    assert "edge.yaml:1: cache.url: " in line
+    assert "should be memory://, redis://HOST:PORT/DB" in line
+    (line,) = refusal(f"cache: {{central_url: '{url}'}}")
+    assert "cache.central_url: " in line
+
+
+def test_nothing_is_cached_unless_it_is_asked_for(write):
+    assert Config().cache is None
+    cache = load_config(write("cache: {}")).cache
+    assert cache is not None
+    assert (cache.url, cache.ttl_s, cache.max_mb) == ("memory://", 600, 256)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "edge-7.lan", "[::]"])

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ray
 import structlog
@@ -36,6 +36,9 @@ from scheduler.policy_loading import load_policy
 from scheduler.result import Result
 from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
+
+if TYPE_CHECKING:
+    from scheduler.daemon.cache.front import ResultCache
 
 T = TypeVar("T")
 
@@ -133,8 +136,9 @@ class SchedulerProcess:
             connections=limits.connections,
             max_budget_ns=int(limits.max_budget_s * 1e9),
         )
-        self._door = NativeDoor(self._driver, rules, self._describe)
-        self._direct = DirectDoor(self._loop, self._driver, self._door)
+        self._cache = _opened_cache(config, self._driver)
+        self._door = NativeDoor(self._driver, rules, self._describe, self._cache)
+        self._direct = DirectDoor(self._loop, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
         self._tls = server_context(config.tls) if config.tls is not None else None
@@ -195,6 +199,7 @@ class SchedulerProcess:
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,
+            "cache": self._cache.status() if self._cache is not None else None,
             **self._driver.status(),
         }
 
@@ -202,9 +207,13 @@ class SchedulerProcess:
         for server in self._servers:
             server.close()
         self._door.stop_admitting()
+        if self._cache is not None:
+            self._cache.settle()
         left = await self._driver.drain(seconds)
         self._door.close()
         await self._driver.close()
+        if self._cache is not None:
+            await self._cache.close()
         if self._journal is not None:
             self._journal.close()
         for address in self._config.listen.native:
@@ -232,6 +241,17 @@ def _reloaded(old: Config, config_file: Path | None) -> Config:
     if waiting:
         log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
     return taken
+
+
+def _opened_cache(config: Config, driver: Driver) -> ResultCache | None:
+    """The cache that the configuration asks for."""
+    if config.cache is None:
+        return None
+    from scheduler.daemon.cache.front import ResultCache  # most boxes have none
+
+    cache = ResultCache(driver, config.cache)
+    cache.open()
+    return cache
 
 
 def _open_journal(

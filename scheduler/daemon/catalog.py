@@ -13,18 +13,38 @@ from workers.link import ModelCard
 
 
 class Catalog:
-    """What can be asked for, whether or not a target is ready for it."""
+    """What can be asked for, whether or not a target is ready for it.
+
+    Attributes:
+        cards: The models, by name.
+        offers: What can run, by target, model and variant.
+        problems: What can't be served, by target.
+        revision: Changes whenever a model might have.
+    """
 
     def __init__(self) -> None:
         """Knows nothing until a worker has spoken."""
         self.cards: dict[str, ModelCard] = {}
         self.offers: dict[tuple[str, str, str], Offer] = {}
         self.problems: dict[str, list[Any]] = {}
+        self.revision = 0
+        self._digests: dict[tuple[str, str], str] = {}
 
     def learn(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
         """Takes over what a worker says of its repository."""
         self.cards.update((card.name, card) for card in cards)
         self.problems[device_id] = problems
+        self._digests.update(((device_id, card.name), card.digest) for card in cards)
+        self.revision += 1
+
+    def digest(self, model: str) -> str:
+        """The digest of a model's files; empty where targets don't agree on it, or say none."""
+        said = {digest for (_, name), digest in self._digests.items() if name == model}
+        return said.pop() if len(said) == 1 else ""
+
+    def has_digest(self, device_id: str, model: str) -> bool:
+        """Whether a target has said which files it serves under a model's name."""
+        return bool(self._digests.get((device_id, model)))
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Notes what a device can run."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.wire import Body
@@ -38,6 +37,18 @@ class Submission:
     reply: Callable[[Answer], None]
 
 
+class Ran(Protocol):
+    """What gave an answer."""
+
+    @property
+    def variant(self) -> str:
+        """The model's variant."""
+
+    @property
+    def runtime(self) -> str:
+        """What ran it."""
+
+
 @dataclass(slots=True)
 class Answer:
     """How a request ended, with the outputs where there are any.
@@ -52,14 +63,16 @@ class Answer:
         outputs: The packed output tensors of this request alone.
         timing_ns: In the queue, in transfer, in execution, and all together.
         notes: What else there is to know of how the outputs came about.
+        cache: `hit` where the result cache answered, `miss` where it could not, else empty.
     """
 
     outcome: Outcome
     reason: str
     detail: Mapping[str, Any]
     target: str = ""
-    offer: Offer | None = None
+    offer: Ran | None = None
     batch: int = 0
     outputs: Packed | None = None
     timing_ns: tuple[int, int, int, int] = (0, 0, 0, 0)
     notes: Mapping[str, Any] = field(default_factory=dict)
+    cache: str = ""

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -58,16 +58,28 @@ class DoorRules:
     max_budget_ns: int
 
 
+class Intake(Protocol):
+    """What takes requests in: the driver, or the result cache in front of it."""
+
+    def submit(self, submissions: list[Submission]) -> list[int]:
+        """Takes requests in, in this order; their ids. Each is answered exactly once."""
+
+    def cancel(self, request_id: int) -> None:
+        """Ends a request as cancelled, if it has not ended."""
+
+
 class NativeDoor:
     """Everything that the connections of the native protocol share.
 
     Args:
-        driver: Takes the requests.
+        driver: What the box has and is doing; takes the requests, too.
         rules: What is asked of clients.
         status: What `status` answers.
+        intake: Takes the requests in the driver's place.
 
     Attributes:
-        driver: Takes the requests.
+        driver: What the box has and is doing.
+        intake: Takes the requests.
         rules: What is asked of clients.
         status: What `status` answers.
         admission: Checks what requests bring.
@@ -75,9 +87,16 @@ class NativeDoor:
         unsent: The connections that have something to say.
     """
 
-    def __init__(self, driver: Driver, rules: DoorRules, status: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        rules: DoorRules,
+        status: Callable[[], Any],
+        intake: Intake | None = None,
+    ) -> None:
         """Open, with nobody in."""
         self.driver = driver
+        self.intake: Intake = driver if intake is None else intake
         self.rules = rules
         self.status = status
         self.reading_bytes = 0
@@ -157,6 +176,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_door = is_door
         self._tenant = ANYONE
         self._driver = door.driver
+        self._intake = door.intake
         self._reader = FrameReader(door.rules.frames, self._allocate)
         self._transport: asyncio.Transport | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
@@ -201,7 +221,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._door.leave(self)
         for request_id in list(self._ids.values()):
             if request_id is not None:
-                self._driver.cancel(request_id)
+                self._intake.cancel(request_id)
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more requests from it."""
@@ -247,7 +267,7 @@ class _Connection(asyncio.BufferedProtocol):
         if submissions:
             asked = list(self._new_ids)
             self._new_ids.clear()
-            for client_id, request_id in zip(asked, self._driver.submit(submissions), strict=True):
+            for client_id, request_id in zip(asked, self._intake.submit(submissions), strict=True):
                 if client_id in self._ids:
                     self._ids[client_id] = request_id
 
@@ -260,7 +280,7 @@ class _Connection(asyncio.BufferedProtocol):
         elif kind == "cancel":
             request_id = self._ids.get(id_of(header))
             if request_id is not None:
-                self._driver.cancel(request_id)
+                self._intake.cancel(request_id)
         else:
             value = self._take_question(kind, header)
             self._say({"t": "reply", "id": header.get("id"), "value": value})
