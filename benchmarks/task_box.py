@@ -1,8 +1,8 @@
 """A box without Ray: the real door, driver, store and feeder in a process that may be killed.
 
-    python -m benchmarks.task_box worker SOCKET LOG   a worker on the real link; its device only
-                                                      takes time, and LOG gets what it ran
-    python -m benchmarks.task_box box FOLDER SOCKET   the scheduler's side, listening on FOLDER/s.sock
+    python -m benchmarks.task_box worker SOCKET LOG   a worker on the real link, whose device only
+                                                      takes time; LOG gets what it ran
+    python -m benchmarks.task_box box FOLDER SOCKET   the scheduler's side, at FOLDER/s.sock
 
 The model `double` gives back twice its input `x`, a vector of two: a number of the caller's, and
 for how many milliseconds the item keeps the device busy. An item whose number is negative fails.
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import structlog
 import uvloop
 
 from scheduler.core.offers import Offer
@@ -106,6 +107,13 @@ async def run_box(folder: Path, worker: Path, bounds: Bounds) -> None:
     await driver.close()
 
 
+def serve(folder: Path, worker: Path, bounds: Bounds) -> None:
+    """A box in this process."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    uvloop.install()
+    asyncio.run(run_box(folder, worker, bounds))
+
+
 def main() -> None:
     """Runs one of the two."""
     parser = argparse.ArgumentParser(description="a box without Ray, to be killed")
@@ -117,9 +125,7 @@ def main() -> None:
     if arguments.what == "worker":
         run_worker(arguments.first, arguments.second)
         return
-    uvloop.install()
-    bounds = Bounds(disk_bytes=arguments.disk_bytes)
-    asyncio.run(run_box(arguments.first, arguments.second, bounds))
+    serve(arguments.first, arguments.second, Bounds(disk_bytes=arguments.disk_bytes))
 
 
 if __name__ == "__main__":
