@@ -148,16 +148,16 @@ class TaskDesk:
             wait_ns: For how long to wait for its end.
             then: Told a `Found`, or `TaskNotFound`.
         """
-        end_ns = self._clock.boot_ns() + wait_ns
+        end_s = self._loop.time() + wait_ns / 1e9
 
         def looked(found: tuple[Kept, Any] | LaxityError) -> None:
             if isinstance(found, LaxityError):
                 then(found)
                 return
             kept, result = found
-            left_ns = end_ns - self._clock.boot_ns()
-            if kept.outcome is None and left_ns > 0:
-                self._wait(kept.seq, left_ns / 1e9, again)
+            left_s = end_s - self._loop.time()
+            if kept.outcome is None and left_s > 0:
+                self._wait(kept.seq, left_s, again)
             else:
                 then(self._found(kept, result))
 

@@ -22,7 +22,7 @@ from scheduler.daemon.driver import Answer, Driver, Submission
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.lanes import Lanes, Waiting, Where
 from scheduler.durable.records import Ended, Specs
-from scheduler.durable.room import Room
+from scheduler.durable.room import QUANTILE, Room
 from scheduler.errors import LaxityError
 
 ATTEMPTS = 3
@@ -39,6 +39,13 @@ DISK_DELAY_NS = 5_000_000_000
 
 HELD_BYTES = 64_000_000
 """Inputs, and as much again of outputs on their way to disk, that are held in memory."""
+
+HORIZON_NS = 10_000_000_000
+"""How far ahead the deadline of a task is for a policy at most, or as many times its batch's time:
+so that one which sends at the last moment does not sit on it for days. A task that ends by this is
+tried again."""
+
+_LONGEST = 20
 
 _TIMER_S = 3600.0
 
@@ -170,31 +177,35 @@ class Feeder:
         core = self._driver.core
         for target in list(core.targets.values()):
             if not core.queues and target.is_open(now_ns):
-                batch = self._batch_for(target, now_ns)
+                batch, horizon_ns = self._batch_for(target, now_ns)
                 if batch:
-                    self._submit(batch)  # which is an event, after which it looks again
+                    self._submit(batch, now_ns + horizon_ns)  # an event, after which it looks again
 
-    def _batch_for(self, target: TargetState, now_ns: int) -> list[Waiting]:
-        """The most urgent tasks that a target could run now; none while they are fetched."""
+    def _batch_for(self, target: TargetState, now_ns: int) -> tuple[list[Waiting], int]:
+        """The most urgent tasks that a target could run now, and how far ahead they may be put.
+
+        None while their inputs are fetched.
+        """
         closed_until_ns = self._room.closed_until_ns(target.spec.id)
         if now_ns < closed_until_ns:
             self._wake_after(closed_until_ns - now_ns)
-            return []
+            return [], 0
         for kind, count in self._lanes.in_order():
             offers = target.usable(kind)
             if not offers or not self._may_run(kind.model):
                 continue
-            size = self._room.batch(target.spec.id, target.curve(offers[0]), count, now_ns)
+            curve = target.curve(offers[0])
+            size = self._room.batch(target.spec.id, curve, count, now_ns)
             tasks = [self.tasks[seq] for seq in self._lanes.first(kind, size)]
             missing = [task for task in tasks if task.inputs is None]
             if missing:
                 self._fetch(missing)
-                return []
+                break
             self._fetch_ahead(kind, size)
-            return tasks
-        return []
+            return tasks, max(HORIZON_NS, _LONGEST * curve.predict(size, QUANTILE))
+        return [], 0
 
-    def _submit(self, tasks: list[Waiting]) -> None:
+    def _submit(self, tasks: list[Waiting], latest_ns: int) -> None:
         ahead_ns = self._driver.clock_ns() - self._clock.boot_ns()
         submissions = []
         for task in tasks:
@@ -207,7 +218,7 @@ class Feeder:
                     task.kind,
                     specs,
                     body,
-                    task.due_ns + ahead_ns,
+                    min(task.due_ns + ahead_ns, latest_ns),
                     LOWEST_PRIORITY,
                     WEIGHT,
                     False,

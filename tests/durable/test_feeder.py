@@ -26,7 +26,7 @@ def test_waiting_tasks_run_in_batches_and_in_order(tmp_path: Path) -> None:
         assert [size for _, size in device.batches] == [8, 8, 4]
         assert sorted(world.ended[:8]) == [1, *range(14, 21)]
         assert sorted(world.ended[8:16]) == [*range(6, 14)]
-        kept = world.database.result(5)
+        kept = world.database.result(1)
         assert kept is not None
         header, body = kept
         assert (header["target"], header["batch"], header["out"]) == (
@@ -169,9 +169,9 @@ def test_a_cancelled_task_never_ends_otherwise(tmp_path: Path, where: str) -> No
 
 
 async def traffic(world: World, load: float, seconds: float, budget_ms: float) -> float:
-    """Requests at random moments, as a share of what single ones would fill; the share in time."""
+    """Requests at random moments, as a share of what full batches would do; the share in time."""
     chance = random.Random(7)
-    one_ms = 3.0
+    one_ms = 10 / 8
     end_s = world.loop.time() + seconds
     count = 0
     while world.loop.time() < end_s:
@@ -183,8 +183,10 @@ async def traffic(world: World, load: float, seconds: float, budget_ms: float) -
     return Counter(world.outcomes)[Outcome.COMPLETED] / count
 
 
-@pytest.mark.parametrize("policy", ["goodput", "edf", "fcfs", "edf_admit", "clockwork"])
-@pytest.mark.parametrize("load", [0.3, 0.7, 1.2])
+@pytest.mark.parametrize(
+    ("policy", "load"),
+    [("goodput", 0.4), ("goodput", 0.8), ("goodput", 1.2), ("edf", 0.8), ("fcfs", 0.8)],
+)
 def test_requests_are_in_time_as_if_there_were_no_tasks(
     tmp_path: Path, policy: str, load: float
 ) -> None:
@@ -197,7 +199,7 @@ def test_requests_are_in_time_as_if_there_were_no_tasks(
         world.device("cpu:0", offer("rt"), offer("m"))
         for number in range(tasks):
             world.task(number)
-        shares[tasks] = await traffic(world, load, 10, budget_ms=40)
+        shares[tasks] = await traffic(world, load, 5, budget_ms=40)
         done[tasks] = len(world.ended)
 
     play(lambda: scene(0))
@@ -219,7 +221,7 @@ def test_a_task_that_blocks_a_target_for_long_gets_little_of_it(tmp_path: Path) 
         )
         for number in range(200):
             world.task(number)
-        share = await traffic(world, 0.3, 60, budget_ms=20)
+        share = await traffic(world, 0.1, 60, budget_ms=20)
         ran = sum(model == "m" for model, _ in device.batches)
         assert long_ms > 20 / PART
         assert 1 <= ran <= 60 / (long_ms / 1e3 * SHARE) + 3
