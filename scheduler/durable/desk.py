@@ -114,8 +114,7 @@ class TaskDesk:
             share: How many tasks and bytes that tenant may keep.
             then: Told, once it is on disk, whether it is new; or why it is not kept.
         """
-        if self._early is not None:
-            self._early.append(partial(self.submit, tenant, id_, content, budget_ns, share, then))
+        if self._defer(partial(self.submit, tenant, id_, content, budget_ns, share, then)):
             return
         due_ns = self._clock.boot_ns() + budget_ns
         deadline_ms = self._clock.to_wall_ms(due_ns)
@@ -148,6 +147,8 @@ class TaskDesk:
             wait_ns: For how long to wait for its end.
             then: Told a `Found`, or `TaskNotFound`.
         """
+        if self._defer(partial(self.fetch, tenant, id_, wait_ns, then)):
+            return
         end_s = self._loop.time() + wait_ns / 1e9
 
         def looked(found: tuple[Kept, Any] | LaxityError) -> None:
@@ -168,6 +169,8 @@ class TaskDesk:
 
     def cancel(self, tenant: str, id_: str, then: Then) -> None:
         """Ends a task as cancelled; `then` is told whether it had not ended before."""
+        if self._defer(partial(self.cancel, tenant, id_, then)):
+            return
         at_ms = self._clock.wall_ms()
 
         def end(db: Database) -> tuple[int, bool]:
@@ -190,6 +193,8 @@ class TaskDesk:
 
     def listed(self, tenant: str, count: int, before: str | None, then: Then) -> None:
         """A tenant's tasks, the newest first from before an id; and how many ended how."""
+        if self._defer(partial(self.listed, tenant, count, before, then)):
+            return
 
         def look(db: Database) -> tuple[list[Kept], dict[str, int]]:
             seq = None if before is None else db.find(tenant, before)
@@ -226,6 +231,13 @@ class TaskDesk:
         await self._loop.run_in_executor(None, self._store.close)
 
     # -- inside
+
+    def _defer(self, call: Callable[[], None]) -> bool:
+        """Keeps a call until the store is open; whether it is not yet."""
+        if self._early is None:
+            return False
+        self._early.append(call)
+        return True
 
     def _found(self, kept: Kept, result: Any = None) -> Found:
         task = self._feeder.tasks.get(kept.seq)
