@@ -6,6 +6,7 @@
 
 The model `double` gives back twice its input `x`, a vector of two: a number of the caller's, and
 for how many milliseconds the item keeps the device busy. An item whose number is negative fails.
+The model `idle` is the same, but no target has it.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from scheduler.tenants import Access
 from scheduler.wire import FrameLimits, Tensors
 from workers.link import LinkServer, offer_header
 
-MODEL = "double"
+MODEL, IDLE_MODEL = "double", "idle"
 BATCHES = (1, 2, 4, 8, 16)
 _BASE_NS, _ITEM_NS = 1_000_000, 200_000
 _VECTOR = {"dtype": "float64", "shape": [2]}
 
 
-def card() -> dict[str, Any]:
-    """The model as a worker describes it."""
+def card(name: str) -> dict[str, Any]:
+    """A model as a worker describes it."""
     signature = {
         "inputs": [{"name": "x", **_VECTOR}],
         "outputs": [{"name": "y", **_VECTOR}],
         "batched": True,
     }
-    described = {"name": MODEL, "description": "twice its input", "signature": signature}
+    described = {"name": name, "description": "twice its input", "signature": signature}
     return {**described, "variants": ["only"], "max_batch": BATCHES[-1]}
 
 
@@ -77,7 +78,8 @@ class Host:
 def run_worker(path: Path, log: Path) -> None:
     """Serves one box after the other, until it is killed."""
     link = LinkServer(path, Host(log))
-    link.say("catalog", {"t": "catalog", "models": [card()], "problems": []})
+    cards = [card(MODEL), card(IDLE_MODEL)]
+    link.say("catalog", {"t": "catalog", "models": cards, "problems": []})
     link.say("offer", offer_header(offer()))
     link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
     link.serve_forever()

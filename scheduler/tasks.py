@@ -24,6 +24,9 @@ ANSWER_S = 10.0
 ACCEPT_S = 30.0
 """How long a box may take to put a task on disk."""
 
+GRACE_S = 2.0
+"""The same while a result is waited for: the question is asked again in any case."""
+
 _WAIT_S = 20.0
 """For how long the box is asked to wait for a result at a time."""
 
@@ -90,7 +93,7 @@ def result_plan(task_id: str, timeout_s: float | None) -> Plan:
         left_s = _WAIT_S if end_s is None else min(_WAIT_S, max(0.0, end_s - time.monotonic()))
         fields = {"task": task_id, "wait_ns": int(left_s * 1e9)}
         try:
-            answer = yield Question("task_result", fields, left_s + ANSWER_S)
+            answer = yield Question("task_result", fields, left_s + GRACE_S)
         except Unavailable as error:
             over = end_s is not None and time.monotonic() >= end_s
             if over or error.detail.get("durable") is False:
