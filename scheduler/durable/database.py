@@ -11,6 +11,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from urllib.parse import quote
 import msgpack
 
 from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
 from scheduler.durable.records import Bounds, Ended, Kept, NewTask, Specs, class_of
 from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
 
@@ -171,10 +173,11 @@ class Database:
             TaskConflict: Its id is that of a task with other content.
             Overloaded: There are too many.
         """
-        known = self.find(task.tenant, task.id, task.content.digest)
+        content = task.content
+        digest = content.asked.digest()
+        known = self.find(task.tenant, task.id, digest)
         if known is not None:
             return known, False
-        content = task.content
         size = len(content.body)
         self._check_room(task, size)
         form = msgpack.packb(content.specs)
@@ -182,7 +185,7 @@ class Database:
             "INSERT INTO tasks (tenant, id, digest, model, variant, specs, has_batch, priority, "
             "bytes, submitted_ms, deadline_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(task.tenant, task.id, content.digest, content.model, content.variant, form),
+                *(task.tenant, task.id, digest, content.model, content.variant, form),
                 *(content.has_batch, content.priority, size),
                 *(task.submitted_ms, task.deadline_ms),
             ),
@@ -387,11 +390,17 @@ def _as_answer(error: sqlite3.Error) -> LaxityError:
     return Unavailable(f"the store of durable tasks does not work: {error}", {"durable": False})
 
 
+@lru_cache(1024)
+def _kind_of(model: str, variant: str | None, packed: bytes) -> RequestClass:
+    """The class of a task: one object for all that share it."""
+    return class_of(model, variant, msgpack.unpackb(packed))
+
+
 def _kept_from(row: tuple[Any, ...]) -> Kept:
     seq, tenant, id_, model, variant, specs, has_batch, priority, size, *rest = row
     submitted_ms, deadline_ms, attempts, outcome, reason, ended_ms = rest
     return Kept(
-        *(seq, tenant, id_, class_of(model, variant, msgpack.unpackb(specs)), bool(has_batch)),
+        *(seq, tenant, id_, _kind_of(model, variant, specs), bool(has_batch)),
         *(priority, size, submitted_ms, deadline_ms, attempts),
         *(None if outcome is None else Outcome(outcome), reason, ended_ms),
     )

@@ -17,9 +17,12 @@ from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import PURGED_AT_ONCE, Database
 from scheduler.durable.feeder import Feeder
 from scheduler.durable.lanes import Waiting, Where, waiting_from
-from scheduler.durable.records import Bounds, Content, Ended, Kept, NewTask, class_of
+from scheduler.durable.records import Asked, Bounds, Content, Ended, Kept, NewTask, class_of
 from scheduler.durable.store import Store, Then
 from scheduler.errors import LaxityError, TaskNotFound
+
+TAKEN_AT_ONCE = 1_000
+"""Tasks that are taken over from the disk in one turn of the loop."""
 
 HOUSEKEEPING_S = 60.0
 """How often expired results are removed and the clocks compared."""
@@ -79,9 +82,18 @@ class TaskDesk:
         if not isinstance(found, LaxityError):
             seen_ms, kept = found
             self._clock.not_before(seen_ms)
-            self._feeder.add([self._waiting(task) for task in kept])
             if kept:
                 log.info("durable tasks wait", tasks=len(kept), folder=str(self._folder))
+            self._take_over(kept)
+        else:
+            self._take_over([])
+
+    def _take_over(self, kept: list[Kept]) -> None:
+        """Has tasks run that were on disk, some at a time, so that no request waits for it."""
+        self._feeder.add([self._waiting(task) for task in kept[:TAKEN_AT_ONCE]])
+        if len(kept) > TAKEN_AT_ONCE:
+            self._loop.call_soon(self._take_over, kept[TAKEN_AT_ONCE:])
+            return
         early, self._early = self._early, None
         for call in early or ():
             call()
@@ -134,9 +146,9 @@ class TaskDesk:
 
         self._store.write(lambda db: db.add(task), written)
 
-    def known(self, tenant: str, id_: str, digest: bytes, then: Then) -> None:
+    def known(self, tenant: str, id_: str, asked: Asked, then: Then) -> None:
         """Whether a task is kept already, with that content."""
-        self._store.write(lambda db: db.find(tenant, id_, digest) is not None, then)
+        self._store.write(lambda db: db.find(tenant, id_, asked.digest()) is not None, then)
 
     def fetch(self, tenant: str, id_: str, wait_ns: int, then: Then) -> None:
         """What is known of a task, with its result.

@@ -47,6 +47,9 @@ tried again."""
 
 _LONGEST = 20
 
+_SLACK = 1_000
+"""Times of ended tasks that may be kept beside those of the others."""
+
 _TIMER_S = 3600.0
 
 log = structlog.get_logger()
@@ -107,6 +110,9 @@ class Feeder:
 
     def add(self, tasks: Sequence[Waiting]) -> None:
         """Takes over tasks that are on disk."""
+        if len(self._later) > 2 * len(self.tasks) + _SLACK:
+            self._later = [each for each in self._later if each[1] in self.tasks]
+            heapq.heapify(self._later)
         for task in tasks:
             self.tasks[task.seq] = task
             heapq.heappush(self._later, (task.due_ns, task.seq))

@@ -35,8 +35,41 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a submission says, unchecked: all that makes two of them the same task.
+
+    Attributes:
+        model: The model's name.
+        variant: The only variant that is accepted, or None.
+        priority: Which of the waiting tasks goes first.
+        specs: The tensors as they were sent.
+        body: Their bytes.
+    """
+
+    model: Any
+    variant: Any
+    priority: Any
+    specs: Any
+    body: Body
+
+    def digest(self) -> bytes:
+        """What is kept of it to be compared; in which order the tensors came is no matter.
+
+        Raises:
+            InvalidInput: The body is not what the specs say.
+        """
+        tensors = unpack_tensors(self.specs, self.body)
+        ordered, buffers = pack_tensors(dict(sorted(tensors.items())))
+        said = repr((self.model, self.variant, self.priority, ordered))
+        hashed = hashlib.blake2b(said.encode(), digest_size=20)
+        for part in buffers:
+            hashed.update(part)
+        return hashed.digest()
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
-    """What makes two submissions the same task: everything but the deadline.
+    """What is to be done.
 
     Attributes:
         model: The model's name.
@@ -45,7 +78,7 @@ class Content:
         body: Their bytes.
         has_batch: Whether they came with a batch dimension of 1, as the answer then has too.
         priority: Which of the waiting tasks goes first, from 0 to 7.
-        digest: Of all this, as it was submitted.
+        asked: The same as it was submitted.
     """
 
     model: str
@@ -54,7 +87,7 @@ class Content:
     body: Body
     has_batch: bool
     priority: int
-    digest: bytes
+    asked: Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +180,6 @@ def checked_id(value: Any) -> str:
             f"a task's id is printable text of 1 to {LONGEST_ID} characters, not {value!r:.200}"
         )
     return value
-
-
-def digest_of(model: Any, variant: Any, priority: Any, specs: Any, body: Body | None) -> bytes:
-    """What is compared when an id is submitted again; the order of the tensors is no matter.
-
-    Raises:
-        InvalidInput: The body is not what the specs say.
-    """
-    tensors = unpack_tensors(specs, body)
-    ordered, buffers = pack_tensors(dict(sorted(tensors.items())))
-    hashed = hashlib.blake2b(repr((model, variant, priority, ordered)).encode(), digest_size=20)
-    for part in buffers:
-        hashed.update(part)
-    return hashed.digest()
 
 
 def class_of(model: str, variant: str | None, specs: Specs) -> RequestClass:

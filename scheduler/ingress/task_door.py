@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scheduler.durable.desk import Found, TaskDesk
-from scheduler.durable.records import Bounds, Content, checked_id, digest_of
+from scheduler.durable.records import Asked, Bounds, Content, checked_id
 from scheduler.errors import InvalidInput, LaxityError, Overloaded, TaskConflict, Unavailable
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.request_header import id_of, urgency
@@ -88,7 +88,7 @@ class TaskDoor:
         if body is None:
             raise Overloaded("tensors on their way in fill the memory there is for them")
         model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
-        digest = digest_of(model, variant, header.get("priority"), specs, body)
+        asked = Asked(model, variant, header.get("priority"), specs, body)
 
         def answer(is_new: bool | LaxityError) -> None:
             if isinstance(is_new, LaxityError):
@@ -97,7 +97,7 @@ class TaskDoor:
                 say(_reply(message_id, {"task": id_, "new": is_new}), ())
 
         try:
-            self._submit(id_, digest, header, body, tenant, answer)
+            self._submit(id_, asked, header, tenant, answer)
         except LaxityError as error:
             # What is wrong with it now need not have been when it was accepted.
             refusal = error
@@ -106,14 +106,13 @@ class TaskDoor:
                 kept = found is True or isinstance(found, TaskConflict)
                 answer(_not_new(found) if kept else refusal)
 
-            self.desk.known(tenant.name, id_, digest, known)
+            self.desk.known(tenant.name, id_, asked, known)
 
     def _submit(
         self,
         id_: str,
-        digest: bytes,
+        asked: Asked,
         header: Header,
-        body: Body,
         tenant: Tenant,
         answer: Callable[[Any], None],
     ) -> None:
@@ -121,14 +120,14 @@ class TaskDoor:
         priority, weight, late = urgency(header)
         if weight != 1 or late:
             raise InvalidInput("a durable task has neither weight nor late")
-        shape, specs, body = self._admission.item(header, body, tenant)
+        shape, specs, body = self._admission.item(header, asked.body, tenant)
         size = len(body)
         if self._writing_bytes + size > self._admission.most_bytes:
             raise Overloaded("tasks come faster than the disk takes them", {"limit": "disk"})
         release = self._admission.count_in(tenant, size)
         self._writing_bytes += size
         kind = shape.kind
-        content = Content(kind.model, kind.variant, specs, body, shape.has_batch, priority, digest)
+        content = Content(kind.model, kind.variant, specs, body, shape.has_batch, priority, asked)
         share = (
             math.ceil(tenant.queue_share * self._bounds.tasks),
             int(tenant.queue_share * self._bounds.bytes),

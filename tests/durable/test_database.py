@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.core.outcomes import Outcome
 from scheduler.durable.database import FILE, Damaged, Database, open_database
-from scheduler.durable.records import Bounds, Content, Ended, NewTask
+from scheduler.durable.records import Asked, Bounds, Content, Ended, NewTask
 from scheduler.errors import LaxityError, Overloaded, TaskConflict
 
 BIG = 10**9
@@ -20,7 +20,8 @@ BIG = 10**9
 
 def task(number: int, size: int = 16, **rest: Any) -> NewTask:
     body = memoryview(bytes([number % 256]) * size)
-    content = Content("m", None, [["x", "uint8", [size]]], body, False, 3, b"%d" % number)
+    specs = [["x", "uint8", [size]]]
+    content = Content("m", None, specs, body, False, 3, Asked("m", None, 3, specs, body))
     fields = {"tenant": "a", "id": f"t{number}", "content": content, "submitted_ms": 1_000}
     limits = {"deadline_ms": 2_000, "tenant_tasks": BIG, "tenant_bytes": BIG}
     return NewTask(**{**fields, **limits, **rest})
@@ -48,6 +49,8 @@ def database(tmp_path: Path):
 
 def test_a_task_is_kept_with_all_that_it_is(database: Database, tmp_path: Path) -> None:
     ((seq, is_new),) = add(database, task(1))
+    assert database._sql.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert database._sql.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     database.close()
     again = Database(tmp_path / FILE, Bounds())
     (kept,) = again.waiting()

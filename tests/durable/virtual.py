@@ -16,7 +16,7 @@ from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Database
 from scheduler.durable.feeder import Feeder
 from scheduler.durable.lanes import waiting_from
-from scheduler.durable.records import Bounds, Content, NewTask
+from scheduler.durable.records import Asked, Bounds, Content, NewTask
 from scheduler.errors import Overloaded
 from tests.core.world import MS, offer
 
@@ -144,8 +144,9 @@ class World:
 
     def task(self, number: int, deadline_s: float = 3600, model: str = "m", **rest: Any) -> int:
         """Keeps a task, and has it run."""
+        body, priority = memoryview(b"in!!"), rest.get("priority", 3)
         content = Content(
-            model, None, SPECS, memoryview(b"in!!"), False, rest.get("priority", 3), b"%d" % number
+            model, None, SPECS, body, False, priority, Asked(model, None, priority, SPECS, body)
         )
         due_ns = self.clock.boot_ns() + int(deadline_s * 1e9)
         now_ms, due_ms = self.clock.wall_ms(), self.clock.to_wall_ms(due_ns)
