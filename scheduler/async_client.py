@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, Literal, overload
-from uuid import uuid4
 
 from scheduler.address import default_url
 from scheduler.call import (
@@ -18,13 +17,11 @@ from scheduler.call import (
     infer_call,
     milliseconds,
     only_input,
-    question_call,
-    task_call,
 )
 from scheduler.errors import LaxityError
 from scheduler.exchange import Exchange
 from scheduler.result import Result
-from scheduler.tasks import ACCEPT_S, AsyncTask, Plan, tasks_plan
+from scheduler.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0
@@ -161,10 +158,10 @@ class AsyncClient:
         exchange = self.exchange()
         if deadline_s is not None:
             deadline_ms = milliseconds(deadline_s, deadline_ms)
-        call_id = next(self._ids)
         if durable:
             options = (deadline_ms, variant, priority, weight, accept_late)
-            return self._submit_task(call_id, id, model, inputs, options)
+            return self._submit_task(accept_plan(id, model, inputs, *options))
+        call_id = next(self._ids)
         future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
         exchange.start(
             infer_call(
@@ -173,20 +170,8 @@ class AsyncClient:
         )
         return future
 
-    async def _submit_task(
-        self,
-        call_id: int,
-        task_id: str | None,
-        model: str,
-        inputs: Mapping[str, Any],
-        options: tuple[Any, ...],
-    ) -> AsyncTask:
-        task_id = task_id if task_id is not None else uuid4().hex
-        exchange = self.exchange()
-        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
-        exchange.start(task_call(call_id, future, task_id, ACCEPT_S, model, inputs, *options))
-        await future
-        return AsyncTask(self, task_id)
+    async def _submit_task(self, plan: Plan) -> AsyncTask:
+        return AsyncTask(self, await self.carry_out(plan))
 
     async def infer(
         self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
@@ -252,32 +237,35 @@ class AsyncClient:
         return answer
 
     async def carry_out(self, plan: Plan) -> Any:
-        """Asks what a plan of questions wants to know, and gives what came of it."""
+        """Asks what a plan wants to know, and gives what came of it."""
         try:
-            question = next(plan)
+            step = next(plan)
             while True:
                 try:
-                    answer = await self._ask(question.kind, question.timeout_s, question.fields)
+                    answer = await self._take(step)
                 except LaxityError as error:
-                    question = plan.throw(error)
+                    step = plan.throw(error)
                 else:
-                    question = plan.send(answer)
+                    step = plan.send(answer)
         except StopIteration as done:
             return done.value
+
+    async def _take(self, step: Question | TaskRequest | float) -> Any:
+        if isinstance(step, float):
+            return await asyncio.sleep(step)
+        exchange = self.exchange()
+        call_id = next(self._ids)
+        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
+        exchange.start(step.call(call_id, future))
+        return await future
 
     async def close(self) -> None:
         """Cancels what is in flight and closes the connection."""
         if self._exchange is not None:
             self._exchange.close()
 
-    async def _ask(
-        self, kind: str, timeout_s: float, fields: Mapping[str, Any] | None = None
-    ) -> Any:
-        exchange = self.exchange()
-        call_id = next(self._ids)
-        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
-        exchange.start(question_call(call_id, future, kind, timeout_s, fields))
-        return await future
+    async def _ask(self, kind: str, timeout_s: float) -> Any:
+        return await self._take(Question(kind, timeout_s=timeout_s))
 
     async def _input_name(self, model: str) -> str:
         if model not in self._input_names:

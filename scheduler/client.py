@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,6 @@ from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
 from typing import Any, Literal, overload
-from uuid import uuid4
 
 import uvloop
 
@@ -25,13 +25,11 @@ from scheduler.call import (
     infer_call,
     milliseconds,
     only_input,
-    question_call,
-    task_call,
 )
 from scheduler.errors import LaxityError
 from scheduler.exchange import Exchange
 from scheduler.result import Result
-from scheduler.tasks import ACCEPT_S, Plan, Task, tasks_plan
+from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
 
 
 class RequestFuture(Future[Any]):
@@ -190,10 +188,10 @@ class Client:
         """
         if deadline_s is not None:
             deadline_ms = milliseconds(deadline_s, deadline_ms)
-        call_id = next(self._ids)
         if durable:
             options = (deadline_ms, variant, priority, weight, accept_late)
-            return self._submit_task(call_id, id, model, inputs, options)
+            return Task(self, self.carry_out(accept_plan(id, model, inputs, *options)))
+        call_id = next(self._ids)
         future = RequestFuture(self._exchange, call_id)
         self._exchange.post(
             infer_call(
@@ -201,20 +199,6 @@ class Client:
             )
         )
         return future
-
-    def _submit_task(
-        self,
-        call_id: int,
-        task_id: str | None,
-        model: str,
-        inputs: Mapping[str, Any],
-        options: tuple[Any, ...],
-    ) -> Task:
-        task_id = task_id if task_id is not None else uuid4().hex
-        future = RequestFuture(self._exchange, call_id)
-        self._exchange.post(task_call(call_id, future, task_id, ACCEPT_S, model, inputs, *options))
-        future.result()
-        return Task(self, task_id)
 
     def infer(
         self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
@@ -319,28 +303,33 @@ class Client:
         return answer
 
     def carry_out(self, plan: Plan) -> Any:
-        """Asks what a plan of questions wants to know, and gives what came of it."""
+        """Asks what a plan wants to know, and gives what came of it."""
         try:
-            question = next(plan)
+            step = next(plan)
             while True:
                 try:
-                    answer = self._ask(question.kind, question.timeout_s, question.fields)
+                    answer = self._take(step)
                 except LaxityError as error:
-                    question = plan.throw(error)
+                    step = plan.throw(error)
                 else:
-                    question = plan.send(answer)
+                    step = plan.send(answer)
         except StopIteration as done:
             return done.value
+
+    def _take(self, step: Question | TaskRequest | float) -> Any:
+        if isinstance(step, float):
+            return time.sleep(step)
+        call_id = next(self._ids)
+        future = RequestFuture(self._exchange, call_id)
+        self._exchange.post(step.call(call_id, future))
+        return future.result()
 
     def close(self) -> None:
         """Cancels what is in flight, closes the connection and ends the thread."""
         self._finalizer()
 
-    def _ask(self, kind: str, timeout_s: float, fields: Mapping[str, Any] | None = None) -> Any:
-        call_id = next(self._ids)
-        future = RequestFuture(self._exchange, call_id)
-        self._exchange.post(question_call(call_id, future, kind, timeout_s, fields))
-        return future.result()
+    def _ask(self, kind: str, timeout_s: float) -> Any:
+        return self._take(Question(kind, timeout_s=timeout_s))
 
     def _named(self, model: str, frame: Any) -> Mapping[str, Any]:
         if isinstance(frame, Mapping):

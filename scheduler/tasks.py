@@ -10,7 +10,9 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from scheduler.call import Call, Future, question_call, task_call
 from scheduler.errors import ProtocolError, Unavailable
 from scheduler.result import Result
 
@@ -26,6 +28,9 @@ ACCEPT_S = 30.0
 
 GRACE_S = 2.0
 """The same while a result is waited for: the question is asked again in any case."""
+
+_PAUSE_S = 0.2
+"""After which a task is offered again to a box that can't take it yet."""
 
 _WAIT_S = 20.0
 """For how long the box is asked to wait for a result at a time."""
@@ -44,6 +49,35 @@ class Question:
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float = ANSWER_S
+
+    def call(self, call_id: int, future: Future) -> Call:
+        """The message."""
+        return question_call(call_id, future, self.kind, self.timeout_s, self.fields)
+
+
+class TaskRequest:
+    """A task to be accepted by a box, as often as it is offered.
+
+    Args:
+        task_id: Its id.
+        request: The other arguments of `task_call`.
+    """
+
+    def __init__(self, task_id: str, request: tuple[Any, ...]) -> None:
+        """Not offered yet."""
+        self.task_id = task_id
+        self._request = request
+        self._due_ns: int | None = None
+
+    def call(self, call_id: int, future: Future) -> Call:
+        """The message; the task's deadline is fixed by the first.
+
+        Raises:
+            InvalidInput: An argument is not what it should be; the message says what is.
+        """
+        call = task_call(call_id, future, self.task_id, ACCEPT_S, *self._request)
+        self._due_ns = call.due_ns = self._due_ns or call.due_ns
+        return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +111,28 @@ class TaskStatus:
     ended_unix_s: float | None
 
 
-Plan = Generator[Question, Any, Any]
-"""Asks questions, is sent the answers or thrown the errors, and returns what came of them."""
+Plan = Generator[Question | TaskRequest | float, Any, Any]
+"""Asks, is sent the answers or thrown the errors, and returns what came of it all. A number is a
+pause, in seconds."""
+
+
+def accept_plan(task_id: str | None, *options: Any) -> Plan:
+    """Has a task accepted, through losses of the connection and restarts of the box; its id.
+
+    Raises:
+        LaxityError: The box refused it, or could not take it within 30 s.
+    """
+    asked = TaskRequest(uuid4().hex if task_id is None else task_id, options)
+    end_s = time.monotonic() + ACCEPT_S
+    while True:
+        try:
+            yield asked
+        except Unavailable as error:
+            if error.detail.get("durable") is False or time.monotonic() >= end_s:
+                raise
+        else:
+            return asked.task_id
+        yield _PAUSE_S
 
 
 def result_plan(task_id: str, timeout_s: float | None) -> Plan:
