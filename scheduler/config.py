@@ -47,6 +47,7 @@ __all__ = [
     "ConfigError",
     "DeviceConfig",
     "DoorsConfig",
+    "DurableConfig",
     "JournalConfig",
     "LimitsConfig",
     "ListenConfig",
@@ -219,6 +220,28 @@ class JournalConfig(Section):
     """How many files that is at most."""
 
 
+class DurableConfig(Section):
+    """Durable tasks: kept on disk until they have run, however long that takes."""
+
+    enabled: bool = True
+    """Whether any are taken."""
+
+    dir: ConfigPath | None = None
+    """The folder of their database; without it, tasks in state_dir."""
+
+    max_tasks: Count = 100_000
+    """Tasks that wait or whose result is kept. Each that waits takes about 0.5 KB of memory."""
+
+    max_mb: Count = 1_000
+    """Their tensors on disk, in 10^6 bytes."""
+
+    keep_results_s: Seconds = 86_400.0
+    """How long a result can be fetched, in seconds."""
+
+    max_deadline_s: Seconds = 2_592_000.0
+    """The longest time that a task may be given, in seconds."""
+
+
 class LogConfig(Section):
     """What the daemon writes to stderr."""
 
@@ -285,6 +308,9 @@ class Config(Section):
     token_file: ConfigPath | None = None
     """A file that holds the one token, or its hash, which clients must show; readable by its owner
     alone, and read again when it changes."""
+
+    durable: DurableConfig = Field(default_factory=DurableConfig)
+    """Durable tasks: kept on disk until they have run."""
 
     log: LogConfig = Field(default_factory=LogConfig)
     """What the daemon writes to stderr."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scheduler import cli, wire
+from scheduler import cli, cli_box, wire
 from scheduler.cli_tables import duration, percent, top_values
 from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
@@ -162,7 +162,7 @@ class TestHelp:
 class TestWithoutABox:
     @pytest.mark.parametrize("words", ["status", "models", "infer digits -i x.npy"])
     def test_it_says_so_in_one_line(self, laxity, tmp_path, monkeypatch, words):
-        monkeypatch.setattr(cli, "CONNECT_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(cli_box, "CONNECT_TIMEOUT_S", 0.05)
         status, out, err = laxity(*words.split(), "--url", f"unix://{tmp_path}/nobody")
         assert (status, out, err.count("\n")) == (1, "", 1)
         assert "is edge_agent running?" in err

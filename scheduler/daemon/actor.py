@@ -29,9 +29,13 @@ from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
+from scheduler.durable.desk import TaskDesk
+from scheduler.durable.records import Bounds
+from scheduler.ingress.admission import Admission
 from scheduler.ingress.certificates import load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.ingress.task_door import TaskDoor
 from scheduler.policy_loading import load_policy
 from scheduler.result import Result
 from scheduler.tenants import load_access
@@ -138,6 +142,7 @@ class SchedulerProcess:
         )
         self._cache = _opened_cache(config, self._driver)
         self._door = NativeDoor(self._driver, rules, self._describe, self._cache)
+        self._door.tasks = _open_tasks(config, self._driver, self._door.admission)
         self._direct = DirectDoor(self._loop, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
@@ -200,6 +205,7 @@ class SchedulerProcess:
             "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,
             "cache": self._cache.status() if self._cache is not None else None,
+            "durable": tasks.desk.status() if (tasks := self._door.tasks) is not None else None,
             **self._driver.status(),
         }
 
@@ -209,7 +215,12 @@ class SchedulerProcess:
         self._door.stop_admitting()
         if self._cache is not None:
             self._cache.settle()
+        tasks = self._door.tasks
+        if tasks is not None:
+            tasks.desk.stop()
         left = await self._driver.drain(seconds)
+        if tasks is not None:
+            await tasks.desk.close()
         self._door.close()
         await self._driver.close()
         if self._cache is not None:
@@ -267,6 +278,18 @@ def _open_journal(
     except OSError as error:
         log.error("no journal is written", folder=str(folder), error=str(error))
         return None
+
+
+def _open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor | None:
+    """The durable tasks that the configuration asks for; the store opens in the background."""
+    durable = config.durable
+    if not durable.enabled:
+        return None
+    size = durable.max_mb * 10**6
+    bounds = Bounds(durable.max_tasks, size, int(durable.keep_results_s * 1e3), 2 * size + 10**8)
+    folder = durable.dir or config.state_dir / "tasks"
+    desk = TaskDesk(driver, folder, bounds, admission.is_loaded)
+    return TaskDoor(desk, admission, bounds, int(durable.max_deadline_s * 1e9))
 
 
 def _bound(address: Address, server: asyncio.AbstractServer) -> str:

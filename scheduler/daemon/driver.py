@@ -31,6 +31,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.requests import Request
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec, TargetState, reached_over
+from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.link import TargetLink
@@ -97,6 +98,7 @@ class Driver:
         core: The state machine.
         clock_ns: The monotonic clock.
         after_event: Called when all that an event brought about is done, e.g. to send answers.
+        background: Work below all requests; None while there is none.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Driver:
         self.core = Scheduler(load_policy(policy[0], **policy[1]), limits)
         self.clock_ns = clock_ns
         self.after_event: Callable[[], None] = lambda: None
+        self.background: Background | None = None
         self._journal = journal
         self._loop = asyncio.get_running_loop()
         self._ways: dict[str, _Way] = {}
@@ -244,6 +247,8 @@ class Driver:
 
     def submit(self, submissions: list[Submission]) -> list[int]:
         """Takes requests in, in this order; their ids. Each is answered exactly once."""
+        if self.background is not None:
+            self.background.make_way(submissions)
         now_ns = self.clock_ns()
         requests = []
         for submission in submissions:
@@ -313,6 +318,8 @@ class Driver:
             if not self._pending:
                 self._idle.set()
             self.after_event()
+            if self.background is not None:
+                self.background.look()
         finally:
             # Last, because batches and answers are waited for.
             if self._journal is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -22,6 +22,7 @@ from scheduler.errors import (
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.request_header import id_of
+from scheduler.ingress.task_door import TASK_MESSAGES, TaskDoor, closed_for_tasks
 from scheduler.tenants import ANYONE, OWNER, Access, Tenant
 from scheduler.wire import (
     VERSION,
@@ -85,6 +86,7 @@ class NativeDoor:
         admission: Checks what requests bring.
         reading_bytes: The memory of bodies that are coming in.
         unsent: The connections that have something to say.
+        tasks: Takes what concerns durable tasks; None where none are kept.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class NativeDoor:
         driver.after_event = self.flush
         self._connections: set[_Connection] = set()
         self.admission = Admission(driver, rules.max_budget_ns)
+        self.tasks: TaskDoor | None = None
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
@@ -281,9 +284,18 @@ class _Connection(asyncio.BufferedProtocol):
             request_id = self._ids.get(id_of(header))
             if request_id is not None:
                 self._intake.cancel(request_id)
+        elif kind in TASK_MESSAGES:
+            self._take_task(header, body)
         else:
             value = self._take_question(kind, header)
             self._say({"t": "reply", "id": header.get("id"), "value": value})
+
+    def _take_task(self, header: Header, body: Body | None) -> None:
+        if self._door.tasks is None:
+            raise closed_for_tasks()
+        if self._door.closing and header["t"] == "task":
+            raise Unavailable("the box is shutting down")
+        self._door.tasks.take(header, body, self._tenant_of(header), self._say_later)
 
     def _take_question(self, kind: str, header: Header) -> Any:
         admission = self._door.admission
@@ -296,7 +308,8 @@ class _Connection(asyncio.BufferedProtocol):
         if kind not in ("load", "unload", "policy"):
             raise InvalidInput(
                 f"message type {kind!r} is not known; there are infer, cancel, models, status, "
-                "statistics, load, unload, policy"
+                "statistics, load, unload, policy, task, task_result, task_status, task_cancel, "
+                "tasks"
             )
         self._tenant_of(header).check_scope("admin")
         if kind == "policy":
@@ -383,6 +396,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _say(self, header: Header) -> None:
         self._write(encode(header))
+
+    def _say_later(self, header: Header, body: Sequence[Any]) -> None:
+        """Says something of its own accord, outside of any event."""
+        self._write(encode(header, body))
+        self._door.flush()
 
     def _say_error(self, client_id: Any, code: str, message: str, detail: Any) -> None:
         known_id = client_id if type(client_id) is int else None
