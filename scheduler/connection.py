@@ -148,7 +148,8 @@ class Connection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux alone has it
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""

@@ -115,7 +115,7 @@ class LinkEmulator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         while self._open:
-            for crossing in self._open:
+            for crossing in list(self._open):
                 crossing.break_off()
             await asyncio.sleep(0)
         self._timer.close()

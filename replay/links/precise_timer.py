@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import heapq
 import os
 import time
@@ -34,7 +35,10 @@ class PreciseTimer:
             OSError: The system has no timerfd, or no descriptor left.
         """
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
+        try:
+            self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
+        except AttributeError:
+            raise OSError(errno.ENOSYS, "there is no timerfd(2) here, only on Linux") from None
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
         self._calls: list[tuple[int, int, Callable[[], None]]] = []

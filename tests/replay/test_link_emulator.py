@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trustme
 import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def echo() -> AsyncIterator[str]:
+async def echo(tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A server that sends back what it gets, and ends when its caller does."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,7 +41,7 @@ async def echo() -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -147,6 +149,24 @@ class TestBytes:
                 assert await reader.read() == str(total).encode()
                 writer.close()
             server.close()
+
+        run(test)
+
+    def test_tls_passes_as_it_is(self, run):
+        async def test() -> None:
+            authority = trustme.CA()
+            server, client = (
+                ssl.SSLContext(protocol)
+                for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
+            )
+            authority.issue_cert("127.0.0.1").configure_cert(server)
+            authority.configure_trust(client)
+            way = OneWay(2, jitter_ms=1, mbps=100)
+            async with echo(server) as place, LinkEmulator(FREE, place, up=way, down=way) as link:
+                to = parse_address(link.address)
+                streams = await asyncio.open_connection(to.host, to.port, ssl=client)
+                await rtt_ns(streams, bytes(range(256)) * 200)
+                streams[1].transport.abort()
 
         run(test)
 
