@@ -33,10 +33,10 @@ import uvloop
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.overhead import throughput
+from benchmarks.redis_server import RedisServer, redis_binary
 from benchmarks.spawned_agent import spawned_agent
 from scheduler import Client
 from scheduler.wire import encode, pack_tensors
-from tests.redis_server import RedisServer, redis_binary
 
 SMALL = [np.full(16, number, np.float32) for number in range(3_000)]
 LARGE = [np.full(150_000, number, np.float32) for number in range(20)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PlainSerializer
 
 from scheduler.config_types import Count, Seconds, Section
 
@@ -15,8 +15,10 @@ _FORMS = "memory://, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH
 def without_secrets(url: str) -> str:
     """A URL as logs and answers may show it: without a password and options."""
     parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+_Shown = PlainSerializer(without_secrets, when_used="json-unless-none")
 
 
 def _redis_url(url: str) -> str:
@@ -38,7 +40,7 @@ def _cache_url(url: str) -> str:
 class CacheConfig(Section):
     """How answers are kept for those who ask the same again; a model.yaml can say otherwise."""
 
-    url: Annotated[str, AfterValidator(_cache_url)] = "memory://"
+    url: Annotated[str, AfterValidator(_cache_url), _Shown] = "memory://"
     """memory:// keeps them in the scheduler alone; redis://, rediss:// or unix:// names a Redis
     that boxes share, and the scheduler's memory stands in front of it."""
 
@@ -58,7 +60,7 @@ class CacheConfig(Section):
     """After how long without an answer a Redis counts as away, in milliseconds. A request never
     waits for it longer than a quarter of what it has to spare."""
 
-    central_url: Annotated[str, AfterValidator(_redis_url)] | None = None
+    central_url: Annotated[str, AfterValidator(_redis_url), _Shown] | None = None
     """A second Redis, to which every new answer is written too, in the background."""
 
     central_mb: Count = 64

@@ -190,6 +190,17 @@ def test_a_cache_is_memory_or_redis(refusal, url):
     assert "cache.central_url: " in line
 
 
+def test_a_password_of_a_cache_is_not_shown(write):
+    url = "rediss://box:pw@h:1/0?ssl_ca_certs=/ca.pem"
+    config = load_config(write(f"cache: {{url: '{url}', central_url: '{url}'}}"))
+    shown = config.model_dump(mode="json")
+    assert shown["cache"]["url"] == shown["cache"]["central_url"] == "rediss://h:1/0"
+    assert Config.model_validate(shown).cache is not None  # as the doors' processes do
+    memory = load_config(write("cache: {}"))
+    assert Config.model_validate(memory.model_dump(mode="json")) == memory
+    assert pickle.loads(pickle.dumps(config)).cache.url == url
+
+
 def test_nothing_is_cached_unless_it_is_asked_for(write):
     assert Config().cache is None
     cache = load_config(write("cache: {}")).cache

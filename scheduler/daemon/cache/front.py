@@ -255,8 +255,8 @@ class ResultCache:
         if flight.leader is not None:
             self._reply(flight.leader, answer)
         for held in flight.followers:
-            if self._closing:
-                self._reply(held, Answer(answer.outcome, answer.reason, answer.detail))
+            if self._closing:  # the driver takes no more; a client tries elsewhere
+                self._reply(held, Answer(Outcome.UNAVAILABLE, "the box is shutting down", {}))
             else:
                 self._go_on(Flight(flight.kind, flight.key, held, flight.blocks))
 

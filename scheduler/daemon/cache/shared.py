@@ -51,7 +51,7 @@ class SharedTier:
 
     Attributes:
         link: The connection.
-        refused: How many answers Redis would not take, for example because it is full.
+        refused: How many answers Redis did not take: full, away, or too slow.
     """
 
     def __init__(self, url: str, timeout_s: float, listener: LinkListener) -> None:
@@ -100,13 +100,15 @@ class SharedTier:
         if self.link.has_room():
             # Redis tells of changes to keys that were read, so it is read, at no great cost.
             commands += [("SET", name, value, "PX", ttl_ms), ("EXISTS", name)]
+        else:
+            self.refused += 1
         if claimed:
             commands.append(("DEL", b"claim:" + name))
         if commands:
-            self.link.send(commands, self._count_refused)
+            self.link.send(commands, self._on_stored)
 
-    def _count_refused(self, replies: Replies | None) -> None:
-        self.refused += replies is None or isinstance(replies[0], ResponseError)
+    def _on_stored(self, replies: Replies | None) -> None:
+        self.refused += replies is not None and isinstance(replies[0], ResponseError)
 
     # -- what the link tells
 
