@@ -231,7 +231,7 @@ def test_whatever_happens_every_task_ends_once(tmp_path: Path, seed: int) -> Non
         assert outcomes["completed"] > 0
         assert not cancelled & set(world.ended)
         assert all(len(life) == len(set(life)) for life in world.lives)
-        assert world.feeder._held_bytes == world.feeder._ending_bytes == 0
+        assert world.feeder._inputs.held_bytes == world.feeder._ending_bytes == 0
         assert world.driver.background is None
         world.driver.core.validate()
 
