@@ -69,6 +69,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     parts += [Text(), _outcomes(status.get("outcomes", {}), rates)]
     if cache := status.get("cache"):
         parts += [Text(), _cache(cache)]
+    if (durable := status.get("durable")) and (durable["waiting"] or durable["problem"]):
+        parts += [Text(), _durable(durable)]
     return Group(*parts)
 
 
@@ -86,6 +88,13 @@ def _headline(status: Answer) -> Text:
     line.append("  " + " · ".join(facts), style="not bold")
     if status.get("draining"):
         line.append("  draining: it takes no new requests", style="bold yellow")
+    return line
+
+
+def _durable(durable: Answer) -> Text:
+    line = Text(f"{durable['waiting']} durable tasks, {durable['running']} of them with a target")
+    if durable["problem"] is not None:
+        line.append(f"  {durable['problem']}", style="red")
     return line
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from scheduler import cli_infer
 from scheduler.cli_box import AsJson, Url, box, print_json
 from scheduler.cli_help import SETTINGS, examples
-from scheduler.cli_tables import duration, outputs_view
+from scheduler.cli_tables import duration, outputs_view, plain_table
 from scheduler.client import Client
 from scheduler.errors import LaxityError
 from scheduler.result import Result
@@ -58,7 +58,7 @@ def list_(
 
 
 def _table(tasks: list[TaskStatus]) -> Table:
-    table = Table("task", "model", "state", "attempts", "deadline", box=None, pad_edge=False)
+    table = plain_table("task", "model", "state", "attempts", "deadline", right=("attempts",))
     for status in tasks:
         left = f"in {duration(status.left_s)}" if status.left_s > 0 else "passed"
         state = status.outcome or status.state

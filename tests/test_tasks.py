@@ -70,6 +70,21 @@ def test_a_task_is_sent_again_under_its_id_when_no_acknowledgement_comes(box: Fa
     assert second["tensors"]["image"].tolist() == [1.0]
 
 
+def test_a_box_that_is_not_ready_is_asked_again_with_what_is_left(box: FakeBox) -> None:
+    def not_yet(peer: Peer, header: wire.Header) -> None:
+        if len(box.messages("task")) < 3:
+            peer.refuse(header, "unavailable", "the box is still reading its models")
+        else:
+            accept(peer, header)
+
+    box.on_task = not_yet
+    with Client(box.url) as client:
+        client.submit("digits", image(1), deadline_s=3600, durable=True)
+    asked = [header for _, header in box.wait("task", 3)]
+    assert len({header["task"] for header in asked}) == 1
+    assert asked[0]["budget_ns"] - asked[2]["budget_ns"] >= 0.4e9
+
+
 def test_a_deadline_may_be_far_and_is_given_once(box: FakeBox) -> None:
     box.on_task = accept
     with Client(box.url) as client:

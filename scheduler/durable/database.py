@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -348,28 +347,6 @@ class Database:
             "coalesce(max(ended_ms), 0)) FROM tasks"
         ).fetchone()
         return int(seen)
-
-
-def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:
-    """The database of a folder; a damaged one is moved aside.
-
-    Returns:
-        It, and what was wrong with the one before, in words for people.
-
-    Raises:
-        sqlite3.Error: It can't be opened, which says nothing of what is in it.
-    """
-    try:
-        return Database(path, bounds), None
-    except Damaged as damage:
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        aside = path.with_name(f"{path.name}.damaged-{stamp}")
-        for ending in ("-wal", "-shm", ""):
-            part = path.with_name(path.name + ending)
-            if part.exists():
-                part.rename(aside.with_name(aside.name + ending))
-        text = f"{path} is damaged ({damage}); it was moved to {aside}, and a new one begun"
-        return Database(path, bounds), text
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -11,18 +11,19 @@ import asyncio
 import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from scheduler.core.outcomes import Outcome
-from scheduler.core.requests import LOWEST_PRIORITY, RequestClass
+from scheduler.core.requests import LOWEST_PRIORITY
 from scheduler.core.targets import TargetState
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.durable.clock import TaskClock
+from scheduler.durable.inputs import Inputs, Operations
 from scheduler.durable.lanes import Lanes, Waiting, Where
-from scheduler.durable.records import Ended, Specs
+from scheduler.durable.records import Ended
 from scheduler.durable.room import QUANTILE, Room
 from scheduler.errors import LaxityError
 
@@ -38,8 +39,8 @@ FIRST_DELAY_NS, LONGEST_DELAY_NS = 100_000_000, 30_000_000_000
 DISK_DELAY_NS = 5_000_000_000
 """How long nothing is fed after an end could not be written."""
 
-HELD_BYTES = 64_000_000
-"""Inputs, and as much again of outputs on their way to disk, that are held in memory."""
+ENDING_BYTES = 64_000_000
+"""Outputs on their way to disk, beyond which nothing is fed."""
 
 HORIZON_NS = 10_000_000_000
 """How far ahead the deadline of a task is for a policy at most, or as many times its batch's time:
@@ -54,16 +55,6 @@ _SLACK = 1_000
 _TIMER_S = 3600.0
 
 log = structlog.get_logger()
-
-
-class Operations(Protocol):
-    """What the feeder asks of a store."""
-
-    def write(self, op: Any, then: Any = ...) -> None:
-        """Has something written; `then` hears when it is on disk."""
-
-    def read(self, op: Any, then: Any) -> None:
-        """Has something looked up."""
 
 
 class Feeder:
@@ -99,8 +90,7 @@ class Feeder:
         self._lanes = Lanes()
         self._room = Room()
         self._fed: dict[int, Waiting] = {}
-        self._loading: dict[int, int] = {}
-        self._held_bytes = 0
+        self._inputs = Inputs(store, self.look, self._postpone)
         self._ending_bytes = 0
         self._later: list[tuple[int, int]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -131,7 +121,8 @@ class Feeder:
             return
         if task.where is Where.LANE:
             self._lanes.remove(task)
-        self._let_go(task)
+        task.where = Where.GONE
+        self._inputs.let_go(task)
         if task.request_id is not None:
             self._driver.cancel(task.request_id)
         if not self.tasks:
@@ -175,7 +166,7 @@ class Feeder:
 
     def _feed(self) -> None:
         self._looking = False
-        if self._stopped or self._ending_bytes > HELD_BYTES:
+        if self._stopped or self._ending_bytes > ENDING_BYTES:
             return
         now_ns = self._driver.clock_ns()
         self._bring_back()
@@ -202,13 +193,14 @@ class Feeder:
             if not offers or not self._may_run(kind.model):
                 continue
             curve = target.curve(offers[0])
-            size = self._room.batch(target.spec.id, curve, count, now_ns)
-            tasks = [self.tasks[seq] for seq in self._lanes.first(kind, size)]
-            missing = [task for task in tasks if task.inputs is None]
-            if missing:
-                self._fetch(missing)
+            size = self._room.batch(curve, count, now_ns)
+            tasks = [self.tasks[seq] for seq in self._lanes.first(kind, 2 * size)]
+            tasks, following = tasks[:size], tasks[size:]
+            if any(task.inputs is None for task in tasks):
+                self._inputs.fetch(tasks)
                 break
-            self._fetch_ahead(kind, size)
+            self._inputs.fetch_ahead(following)
+            self._room.given(target.spec.id, curve, size, now_ns)
             return tasks, max(HORIZON_NS, _LONGEST * curve.predict(size, QUANTILE))
         return [], 0
 
@@ -247,7 +239,7 @@ class Feeder:
         if task.request_id is not None:
             del self._fed[task.request_id]
             task.request_id = None
-        if task.seq not in self.tasks:
+        if task.where is Where.GONE:
             return
         outcome = answer.outcome
         overdue = task.due_ns <= self._clock.boot_ns()
@@ -267,54 +259,15 @@ class Feeder:
                 self._store.write(lambda db: db.note_attempt(task.seq, attempts))
             self._put_off(task)
 
-    # -- tensors
-
-    def _fetch(self, tasks: Sequence[Waiting]) -> None:
-        wanted: list[int] = []
-        for task in tasks:
-            if task.seq in self._loading:
-                continue
-            if wanted and self._held_bytes + task.bytes > HELD_BYTES:
-                break
-            self._held_bytes += task.bytes
-            self._loading[task.seq] = task.bytes
-            wanted.append(task.seq)
-        if wanted:
-            self._store.read(lambda db: db.inputs(wanted), partial(self._fetched, wanted))
-
-    def _fetch_ahead(self, kind: RequestClass, size: int) -> None:
-        """Has the next batch at hand when this one is done."""
-        following = [self.tasks[seq] for seq in self._lanes.first(kind, 2 * size)[size:]]
-        if self._held_bytes < HELD_BYTES // 2:
-            self._fetch([task for task in following if task.inputs is None])
-
-    def _fetched(
-        self, seqs: Sequence[int], found: dict[int, tuple[Specs, bytes]] | LaxityError
-    ) -> None:
-        for seq in seqs:
-            size = self._loading.pop(seq)
-            task = self.tasks.get(seq)
-            inputs = found.get(seq) if isinstance(found, dict) else None
-            if task is not None and inputs is not None and task.where is Where.LANE:
-                task.inputs = inputs[0], memoryview(inputs[1])
-                continue
-            self._held_bytes -= size
-            if task is not None and task.where is Where.LANE:
-                log.error("the inputs of a task can't be read", task=seq, found=str(found)[:200])
-                self._lanes.remove(task)
-                self._put_off(task)
-        self.look()
-
-    def _let_go(self, task: Waiting) -> None:
-        if task.inputs is not None:
-            task.inputs = None
-            self._held_bytes -= task.bytes
-
     # -- later
+
+    def _postpone(self, task: Waiting) -> None:
+        self._lanes.remove(task)
+        self._put_off(task)
 
     def _put_off(self, task: Waiting, least_ns: int = FIRST_DELAY_NS) -> None:
         task.where = Where.LATER
-        self._let_go(task)
+        self._inputs.let_go(task)
         delay_ns = min(max(least_ns, FIRST_DELAY_NS << min(task.refusals, 20)), LONGEST_DELAY_NS)
         task.refusals += 1
         heapq.heappush(self._later, (self._clock.boot_ns() + delay_ns, task.seq))
@@ -365,7 +318,7 @@ class Feeder:
         outputs: tuple[Any, Any] | None = None,
     ) -> None:
         task.where = Where.ENDING
-        self._let_go(task)
+        self._inputs.let_go(task)
         body = outputs[1] if outputs is not None else None
         size = len(body) if body is not None else 0
         self._ending_bytes += size
@@ -374,7 +327,7 @@ class Feeder:
 
     def _written(self, task: Waiting, size: int, found: bool | LaxityError) -> None:
         self._ending_bytes -= size
-        if self.tasks.get(task.seq) is not task:
+        if task.where is Where.GONE:
             return
         if isinstance(found, LaxityError):
             log.error("the end of a task is not on disk; it runs again", error=str(found))

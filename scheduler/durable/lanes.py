@@ -26,6 +26,8 @@ class Where(Enum):
     """The driver has it."""
     ENDING = auto()
     """It has ended, which is being written to disk."""
+    GONE = auto()
+    """Its end is on disk."""
 
 
 @dataclass(slots=True, eq=False)

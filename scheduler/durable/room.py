@@ -61,15 +61,19 @@ class Room:
         """Until when a target must be left alone, because durable work has blocked it."""
         return self._closed_until_ns.get(target_id, 0)
 
-    def batch(self, target_id: str, curve: LatencyCurve, waiting: int, now_ns: int) -> int:
-        """How many of one class a target may be given now; it is taken to get them."""
-        longest_ns = self.longest_ns(now_ns)
+    def batch(self, curve: LatencyCurve, waiting: int, now_ns: int) -> int:
+        """How many of one class a target may be given at once, at least one."""
+        most_ns = self._most_ns(now_ns)
         sizes = [size for size in curve.batch_sizes if size <= waiting]
-        most_ns = LONGEST_NS if longest_ns is None else longest_ns
         fitting = [size for size in sizes if curve.predict(size, QUANTILE) <= most_ns]
-        if fitting:
-            return max(fitting)
-        if longest_ns is not None:
-            blocked_ns = curve.predict(min(sizes), QUANTILE)
-            self._closed_until_ns[target_id] = now_ns + SHARE * blocked_ns
-        return min(sizes)
+        return max(fitting, default=1)
+
+    def given(self, target_id: str, curve: LatencyCurve, size: int, now_ns: int) -> None:
+        """A target is given so many: where that blocks requests, it is left alone for long."""
+        takes_ns = curve.predict(size, QUANTILE)
+        if self.longest_ns(now_ns) is not None and takes_ns > self._most_ns(now_ns):
+            self._closed_until_ns[target_id] = now_ns + SHARE * takes_ns
+
+    def _most_ns(self, now_ns: int) -> int:
+        longest_ns = self.longest_ns(now_ns)
+        return LONGEST_NS if longest_ns is None else longest_ns

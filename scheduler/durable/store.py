@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from scheduler.durable.database import FILE, Database, Op, open_database
+from scheduler.durable.database import FILE, Damaged, Database, Op
 from scheduler.durable.records import Bounds
 from scheduler.errors import Unavailable
 
@@ -159,6 +159,28 @@ class Store:
     def _open_reading(self) -> Database:
         self._opened.wait()
         return Database(self._folder / FILE, self._bounds, reading=True)
+
+
+def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:
+    """The database of a folder; a damaged one is moved aside.
+
+    Returns:
+        It, and what was wrong with the one before, in words for people.
+
+    Raises:
+        sqlite3.Error: It can't be opened, which says nothing of what is in it.
+    """
+    try:
+        return Database(path, bounds), None
+    except Damaged as damage:
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        aside = path.with_name(f"{path.name}.damaged-{stamp}")
+        for ending in ("-wal", "-shm", ""):
+            part = path.with_name(path.name + ending)
+            if part.exists():
+                part.rename(aside.with_name(aside.name + ending))
+        text = f"{path} is damaged ({damage}); it was moved to {aside}, and a new one begun"
+        return Database(path, bounds), text
 
 
 def _locked(folder: Path) -> int:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from scheduler.core.outcomes import Outcome
-from scheduler.durable.database import FILE, Damaged, Database, open_database
+from scheduler.durable.database import FILE, Damaged, Database
 from scheduler.durable.records import Asked, Bounds, Content, Ended, NewTask
+from scheduler.durable.store import open_database
 from scheduler.errors import LaxityError, Overloaded, TaskConflict
 
 BIG = 10**9

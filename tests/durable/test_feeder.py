@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from policies import POLICIES
 from scheduler.core.outcomes import Outcome
+from scheduler.durable.database import Database
 from scheduler.durable.feeder import ATTEMPTS
+from scheduler.durable.records import Ended
 from scheduler.durable.room import PART, SHARE
 from tests.core.world import offer
 from tests.durable.virtual import World, play
@@ -166,6 +170,76 @@ def test_a_cancelled_task_never_ends_otherwise(tmp_path: Path, where: str) -> No
         assert world.feeder.tasks == {}
 
     play(scene)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_runs_them(tmp_path: Path, policy: str) -> None:
+    async def scene() -> None:
+        world = World(tmp_path, policy)
+        world.device()
+        world.device("cpu:1")
+        for number in range(21):
+            world.task(number, model="m" if number % 7 else "none")
+        await asyncio.sleep(60)
+        assert len(world.ended) == 18
+        assert not world.driver.core.queues
+        world.feeder.stop()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_every_task_ends_once(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def scene() -> None:
+        world = World(tmp_path, chance.choice(["goodput", "edf", "window"]))
+        devices = {"cpu:0": world.device("cpu:0", offer(), offer("rt"))}
+        cancelled = set()
+        for number in range(150):
+            deadline_s = chance.choice([0.004, 0.05, 5, 3600])
+            seq = world.task(number, deadline_s, priority=chance.randrange(8))
+            await asyncio.sleep(chance.choice([0, 0.001, 0.01]))
+            what = chance.randrange(12)
+            if what == 0:
+                target_id = chance.choice(["cpu:0", "cpu:1"])
+                if target_id in devices:
+                    devices.pop(target_id).lose()
+                devices[target_id] = world.device(target_id, offer(), offer("rt"))
+            elif what == 1:
+                world.full = not world.full
+            elif what == 2:
+                for device in devices.values():
+                    device.broken = not device.broken
+            elif what == 3 and world.database.commit([partial(cancel, seq=seq)]) == [True]:
+                world.feeder.forget(seq)
+                cancelled.add(seq)
+            elif what == 4:
+                world.feeder.stop()
+                await asyncio.sleep(0)  # what was said to the old one is heard
+                world.begin()
+            elif what > 6:
+                world.request(chance.choice([5, 50]), "rt")
+        world.full = False
+        for device in devices.values():
+            device.broken = False
+        while world.feeder.tasks:
+            await asyncio.sleep(1)
+        outcomes = Counter(world.outcome(number) for number in range(150))
+        assert outcomes[None] == 0
+        assert outcomes["cancelled"] == len(cancelled)
+        assert outcomes["completed"] > 0
+        assert not cancelled & set(world.ended)
+        assert all(len(life) == len(set(life)) for life in world.lives)
+        assert world.feeder._inputs.held_bytes == world.feeder._ending_bytes == 0
+        assert world.driver.background is None
+        world.driver.core.validate()
+
+    play(scene)
+
+
+def cancel(database: Database, seq: int) -> bool:
+    return database.end(Ended(seq, Outcome.CANCELLED, "", 0))
 
 
 async def traffic(world: World, load: float, seconds: float, budget_ms: float) -> float:

@@ -106,8 +106,8 @@ class World:
     """A box in virtual time.
 
     Attributes:
-        seen: How the requests ended, in order, with their budgets.
-        ended: The tasks whose end is on disk, in order.
+        outcomes: How the requests ended, in order.
+        lives: The tasks of which each feeder heard that their end is on disk, in order.
         full: Whether the disk takes nothing.
     """
 
@@ -118,16 +118,23 @@ class World:
         self.database._sql.execute("PRAGMA synchronous = OFF")
         self.clock = TaskClock(lambda: WALL_MS * MS + self.now_ns(), self.now_ns)
         self.driver = Driver((policy, options), clock_ns=self.now_ns)
-        self.ended: list[int] = []
+        self.lives: list[list[int]] = []
         self.outcomes: list[Outcome] = []
         self.full = False
         self.begin()
 
     def begin(self) -> None:
         """A feeder that finds what is on disk, as after a start."""
-        self.feeder = Feeder(self.driver, self, self.clock, lambda model: True, self.ended.append)
+        self.lives.append([])
+        heard = self.lives[-1].append
+        self.feeder = Feeder(self.driver, self, self.clock, lambda model: True, heard)
         kept = self.database.waiting()
         self.feeder.add([waiting_from(k, self.clock.to_boot_ns(k.deadline_ms)) for k in kept])
+
+    @property
+    def ended(self) -> list[int]:
+        """The tasks whose end is on disk."""
+        return [seq for life in self.lives for seq in life]
 
     def now_ns(self) -> int:
         return 10**12 + round(self.loop.time() * 1e9)
