@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from scheduler import cli_config, cli_infer, cli_policy, cli_replay, cli_token
+from scheduler import cli_cloud, cli_config, cli_infer, cli_policy, cli_replay, cli_token
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_help import SETTINGS, examples
 from scheduler.cli_inputs import InputProblem, load_inputs
@@ -51,6 +51,7 @@ def _policy_trial() -> Any:
     return policy_trial
 
 
+app.add_typer(cli_cloud.app, name="cloud", help="A cloud tier of one's own, on Ray Serve.")
 app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
 app.add_typer(cli_replay.replay_app)
