@@ -35,6 +35,7 @@ def application(config: CloudConfig) -> Application:
             min_replicas=replicas.min,
             max_replicas=replicas.max,
             target_ongoing_requests=replicas.target_ongoing_requests,
+            look_back_period_s=replicas.look_back_s,
             upscale_delay_s=replicas.upscale_delay_s,
             downscale_delay_s=replicas.downscale_delay_s,
         ),

@@ -50,6 +50,9 @@ class ReplicasConfig(Section):
     target_ongoing_requests: Amount = 16.0
     """Requests per replica, waiting or running, that replicas are added or removed to have."""
 
+    look_back_s: Annotated[float, Field(strict=True, gt=10, allow_inf_nan=False)] = 15.0
+    """Over how long requests are averaged; more than the 10 s between Ray Serve's reports."""
+
     upscale_delay_s: Seconds = 5.0
     """How long there must be more before a replica is added."""
 
