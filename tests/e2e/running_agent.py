@@ -17,6 +17,23 @@ import yaml
 _MARK = "LAXITY_TEST_RUN"
 
 
+def marked(run: str) -> dict[str, str]:
+    """The environment of processes that `processes_of` finds, and of all that they start."""
+    return {**os.environ, _MARK: run}
+
+
+def processes_of(run: str) -> list[psutil.Process]:
+    """Every process that was started, directly or not, with the environment of a run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_MARK) == run and process.status() != "zombie":
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
 class RunningAgent:
     """`edge_agent` as a user would start it, ready to serve.
 
@@ -47,7 +64,7 @@ class RunningAgent:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, _MARK: self._run},
+            env=marked(self._run),
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read)
@@ -70,14 +87,7 @@ class RunningAgent:
 
     def processes(self) -> list[psutil.Process]:
         """Every process that was started, directly or not, by this agent, and itself."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(_MARK) == self._run and process.status() != "zombie":
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+        return processes_of(self._run)
 
     def address(self, scheme: str) -> str:
         """HOST:PORT of a door, by its URL's scheme, e.g. `http`."""
