@@ -31,7 +31,7 @@ DIGITS = {
     "variants": [{"name": "fp32", "targets": [{"target": "cpu:0"}]}],
     "loaded": True,
 }
-ASKED = {"models": {"models": [DIGITS], "problems": []}}
+ASKED: dict[str, Any] = {"models": {"models": [DIGITS], "problems": []}}
 ASKED["status"] = {"targets": [{"id": "cpu:0", "up": True}], "draining": False, "policy": {}}
 INFER = "/v2/models/digits/infer"
 BODY = json.dumps(
