@@ -98,7 +98,7 @@ def status(config: ConfigFile, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(described, indent=2, default=str))
     else:
-        Console().print(_view(described))
+        Console().print(view(described))
 
 
 def _load(file: Path, address: str | None = None) -> CloudConfig:
@@ -211,7 +211,8 @@ def _wait(processes: list[Any], seconds: float) -> tuple[list[Any], list[Any]]:
     return psutil.wait_procs(processes, timeout=seconds)
 
 
-def _view(described: dict[str, Any]) -> RenderableType:
+def view(described: dict[str, Any]) -> RenderableType:
+    """The application at a glance, from what `status` tells."""
     states = ", ".join(f"{n} {state.lower()}" for state, n in described["replica_states"].items())
     head = Text(described["name"], style="bold")
     head.append(

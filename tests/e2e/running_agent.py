@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import subprocess
@@ -32,6 +33,23 @@ def processes_of(run: str) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def listening(processes: list[psutil.Process]) -> list[tuple[str, str, int]]:
+    """Where processes listen for TCP: their names, IP addresses and ports."""
+    names = {process.pid: process.name() for process in processes}
+    return [
+        (names[found.pid], *found.laddr)
+        for found in psutil.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN and found.pid in names
+    ]
+
+
+def is_local(address: str) -> bool:
+    """Whether no other machine can reach an IP address."""
+    found = ipaddress.ip_address(address)
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
 
 
 class RunningAgent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import subprocess
@@ -19,10 +20,12 @@ import psutil
 import pytest
 import tritonclient.http as triton
 import yaml
+from rich.console import Console
 
+from scheduler.cli_cloud import view
 from scheduler.tenants import new_token
 from tests.e2e.http_requests import SLOW, said
-from tests.e2e.running_agent import marked, processes_of
+from tests.e2e.running_agent import is_local, listening, marked, processes_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -171,9 +174,10 @@ def test_status_shows_replicas_models_and_addresses(cloud: RunningCloud) -> None
     (replica,) = shown["replicas"]
     assert [model["name"] for model in replica["models"]] == ["digits", "slow"]
     assert [(target["id"], target["up"]) for target in replica["targets"]] == [("cpu:0", True)]
-    table = cloud.laxity("status").stdout
-    assert replica["replica"] in table
-    assert "digits" in table
+    table = io.StringIO()
+    Console(file=table, width=120).print(view(shown))
+    assert replica["replica"] in table.getvalue()
+    assert "digits, slow" in table.getvalue()
 
 
 def test_a_second_one_is_refused(cloud: RunningCloud) -> None:
@@ -183,14 +187,9 @@ def test_a_second_one_is_refused(cloud: RunningCloud) -> None:
 
 
 def test_the_one_port_beyond_this_machine_asks_for_rays_token(cloud: RunningCloud) -> None:
-    pids = {process.pid for process in cloud.processes()}
-    listening = [
-        (*found.laddr,)
-        for found in psutil.net_connections("inet")
-        if found.status == psutil.CONN_LISTEN and found.pid in pids
-    ]
+    found = [entry for entry in listening(cloud.processes()) if not is_local(entry[1])]
     # Ray Serve's own, at which replicas call each other; it can't be told where to listen.
-    ((_, port),) = [entry for entry in listening if entry[0] != "127.0.0.1"]
+    ((_, _, port),) = found
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
         with pytest.raises(grpc.RpcError) as refused:
