@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from scheduler.errors import LaxityError
 
-class AgentError(Exception):
+
+class AgentError(LaxityError):
     """The agent can't serve; the message says what to change."""
 
 

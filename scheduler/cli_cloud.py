@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -111,7 +110,7 @@ def _load(file: Path, address: str | None = None) -> CloudConfig:
         ray = config.ray.model_copy(update={"address": address})
         config = config.model_copy(update={"ray": ray})
     record = _record(config)
-    if config.ray.address is None and (record is None or record.pid is not None):
+    if record.own_ray if record is not None else config.ray.address is None:
         set_ray_environment(config.state_dir)
     return config
 
@@ -124,21 +123,17 @@ def _record(config: CloudConfig) -> Record | None:
 
 def _serve(config: CloudConfig, leave: bool) -> None:
     from edge_agent.cloud.deployment import Deployment
-    from edge_agent.errors import AgentError
     from edge_agent.terminal import DeviceBars, on_signals
 
     stop = threading.Event()
     on_signals(stop, stop)
-    try:
-        deployment = Deployment(config)
-    except AgentError as error:
-        raise LaxityError(str(error)) from None
+    deployment = Deployment(config)
     on_signals(stop, stop)  # once more, because Ray has put its own in their place
     try:
         with DeviceBars(console) as bars:
             deployment.deploy(bars.show, stop)
         if not stop.is_set():
-            replace(deployment.record, ready=True).write(config.state_dir)
+            deployment.note_ready()
             console.print(f"Listening on {deployment.record.http}")
             console.print("[green]Ready.[/green]")
         if leave and not stop.is_set():
@@ -146,9 +141,9 @@ def _serve(config: CloudConfig, leave: bool) -> None:
             return
         stop.wait()
         console.print("Ending; requests that were accepted finish first.")
-    except AgentError as error:
+    except BaseException:
         deployment.stop()
-        raise LaxityError(str(error)) from None
+        raise
     deployment.stop()
 
 

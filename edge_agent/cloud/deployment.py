@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,7 @@ class Deployment:
     def _join_cluster(self) -> None:
         wanted = self.config.ray
         if wanted.address is not None:
-            try:
-                _connect(wanted.address)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise AgentError(f"no Ray cluster at {wanted.address}: {error}") from None
+            _connect(wanted.address)
             return
         self._run_dir = make_run_dir()
         cpus = wanted.cpus or len(os.sched_getaffinity(0))
@@ -84,7 +82,8 @@ class Deployment:
             self.config.name,
             str(http).replace("tcp://", "http://"),
             ray.get_runtime_context().gcs_address,
-            os.getpid() if self._cluster is not None else None,
+            self._cluster is not None,
+            os.getpid(),
             psutil.Process().create_time(),
             started,
         )
@@ -126,8 +125,14 @@ class Deployment:
             forget_record(self.config.state_dir)
             self._clean_up()
 
+    def note_ready(self) -> None:
+        """Tells others that it serves."""
+        self.record = replace(self.record, ready=True)
+        self.record.write(self.config.state_dir)
+
     def leave(self) -> None:
         """Lets go of another's cluster, on which it stays."""
+        replace(self.record, pid=None).write(self.config.state_dir)
         ray.shutdown()
         os.close(self._lock)
 
@@ -158,10 +163,7 @@ def connected(record: Record) -> Iterator[None]:
     Raises:
         AgentError: It is not there.
     """
-    try:
-        _connect(record.ray_address)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise AgentError(f"no Ray cluster at {record.ray_address}: {error}") from None
+    _connect(record.ray_address)
     try:
         yield
     finally:
@@ -202,12 +204,18 @@ def replicas(name: str) -> list[dict[str, Any]]:
 
 
 def _connect(address: str) -> None:
-    ray.init(
-        address=address,
-        namespace=NAMESPACE,
-        logging_level=logging.WARNING,
-        log_to_driver=False,
-    )
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            logging_level=logging.WARNING,
+            log_to_driver=False,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise AgentError(
+            f"no Ray cluster at {address}, or it asks for a token (RAY_AUTH_MODE=token and "
+            f"RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH): {error}"
+        ) from None
 
 
 def _locked(state_dir: Path) -> int:

@@ -19,7 +19,8 @@ class Record:
         name: The application's, in Ray Serve.
         http: Where it is reached.
         ray_address: Of the cluster that hosts it.
-        pid: The process that holds a cluster of its own; None where the cluster is another's.
+        own_ray: Whether that cluster is there for it alone.
+        pid: The process that ends it; None where that has left it on another's cluster.
         started_s: When that process began, to tell it from a later one with its number.
         started_serve: Whether Ray Serve did not run on that cluster before.
         ready: Whether it serves.
@@ -28,6 +29,7 @@ class Record:
     name: str
     http: str
     ray_address: str
+    own_ray: bool
     pid: int | None
     started_s: float
     started_serve: bool
@@ -40,7 +42,7 @@ class Record:
         temporary.replace(state_dir / _NAME)
 
     def process(self) -> psutil.Process | None:
-        """The process that holds the cluster; None where it has ended, or is nobody's."""
+        """The process that ends it; None where there is none, or no more."""
         if self.pid is None:
             return None
         try:

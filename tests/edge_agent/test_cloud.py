@@ -100,7 +100,7 @@ def test_a_cpu_device_has_a_thread_for_each_of_its_cpus() -> None:
 
 
 def record(pid: int | None, started_s: float) -> Record:
-    return Record("laxity", "http://127.0.0.1:1", "127.0.0.1:2", pid, started_s, True)
+    return Record("laxity", "http://127.0.0.1:1", "127.0.0.1:2", True, pid, started_s, True)
 
 
 def test_what_is_up_is_remembered_as_long_as_its_process_lives(tmp_path: Path) -> None:
