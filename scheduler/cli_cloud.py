@@ -173,7 +173,7 @@ def _detach(file: Path, config: CloudConfig) -> None:
             process.terminate()
             process.wait(_END_S)
         _show(said)
-    raise LaxityError(f"the application did not come up; see {log}")
+    raise LaxityError(f"the application did not come up; {log} has it all")
 
 
 def _show(said: IO[str]) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,6 +26,8 @@ from edge_agent.cloud.replica import NAMESPACE
 from edge_agent.cluster import Cluster
 from edge_agent.errors import AgentError
 from edge_agent.run_dir import make_run_dir
+from scheduler.policy_loading import load_policy
+from scheduler.tenants import load_access
 
 _LOOK_S = 0.5
 _ANSWER_S = 5.0
@@ -48,8 +51,8 @@ class Deployment:
 
     def __init__(self, config: CloudConfig) -> None:
         """Starts or joins the cluster, and Ray Serve on it."""
-        if not config.models.is_dir() and config.ray.address is None:
-            raise AgentError(f"the model repository {config.models} is not a folder")
+        if config.ray.address is None:
+            _check(config)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self.config = config
         self._lock = _locked(config.state_dir)
@@ -115,7 +118,13 @@ class Deployment:
                 ]
             )
         if ended and ended[0] is not None:
-            raise AgentError(f"the application can't be deployed: {ended[0]}")
+            raise AgentError(f"the application can't be deployed: {ended[0]} {self._why()}")
+
+    def _why(self) -> str:
+        """The last line of what a replica died of, as far as Ray Serve tells."""
+        found = serve.status().applications.get(self.config.name)
+        messages = [each.message for each in found.deployments.values()] if found else []
+        return " ".join(text.strip().splitlines()[-1] for text in messages if text.strip())
 
     def stop(self) -> None:
         """Takes it away; a cluster of its own with it."""
@@ -201,6 +210,28 @@ def replicas(name: str) -> list[dict[str, Any]]:
             status, models = ray.get(asked, timeout=_ANSWER_S)
             found.append({"replica": replica, **status, **models})
     return sorted(found, key=lambda each: each["replica"])
+
+
+def _check(config: CloudConfig) -> None:
+    """Finds what would fail in every replica, where they are on this machine.
+
+    Raises:
+        AgentError: It can't work.
+        ConfigError: The tokens can't be read.
+    """
+    try:
+        load_policy(config.policy.name, **config.policy.options)
+    except ValueError as error:
+        raise AgentError(str(error)) from None
+    if not config.models.is_dir():
+        raise AgentError(f"the model repository {config.models} is not a folder")
+    load_access(config.token_file, config.tenants_file)
+    http = config.http
+    family = socket.AF_INET6 if ":" in str(http.host) else socket.AF_INET
+    try:
+        socket.create_server((http.host, http.port), family=family).close()
+    except OSError as error:
+        raise AgentError(f"can't listen on {http}: {error.strerror or error}") from None
 
 
 def _connect(address: str) -> None:
