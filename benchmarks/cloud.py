@@ -3,8 +3,8 @@
     python -m benchmarks.cloud --json FILE
 
 The same no-op as in `benchmarks.doors`, asked over HTTP by the same bare client: at the door of an
-`edge_agent`, then at `laxity cloud up` with one replica. Then 64 requests are kept in flight until
-a second replica serves.
+`edge_agent`, at `laxity cloud up` with one replica, and at Ray Serve with nothing behind it. Then
+64 requests are kept in flight until a second replica serves.
 """
 
 from __future__ import annotations
@@ -24,9 +24,18 @@ from typing import Any
 
 import yaml
 
-from benchmarks.doors import SMALL, BareHttp, binary_body, free_port, over_http, throughput
+from benchmarks.doors import (
+    SMALL,
+    BareHttp,
+    binary_body,
+    free_port,
+    measure_program,
+    over_http,
+    throughput,
+)
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
+from benchmarks.other_servers import RAY_SERVE
 from benchmarks.spawned_agent import spawned_agent
 
 PATH = "/v2/models/noop/infer"
@@ -113,6 +122,7 @@ def main() -> None:
         make_models(folder / "models")
         found["edge http"] = measure_edge(folder)
         found["cloud http"] = measure_cloud(folder)
+        found["ray serve http"] = measure_program(folder, RAY_SERVE, "/")
         found["growth"] = measure_growth(folder)
     write_figures(found, arguments.json)
 

@@ -4,8 +4,8 @@
 
 Each serves the handwritten digits (`digits`: `image` float32 [N, 1, 8, 8] to `scores` float32
 [N, 10]) by ONNX Runtime, over HTTP and gRPC on loopback, from a virtual environment of its own,
-because their requirements are not ours. `LAXITY_TRITON_PYTHON` and `LAXITY_MLSERVER_PYTHON` name the
-interpreters of those environments:
+because their requirements are not ours. `LAXITY_TRITON_PYTHON` and `LAXITY_MLSERVER_PYTHON` name
+the interpreters of those environments:
 
     /usr/bin/python3 -m venv /tmp/triton && /tmp/triton/bin/pip install nvidia-pytriton onnxruntime
     python3 -m venv /tmp/mlserver && /tmp/mlserver/bin/pip install mlserver onnxruntime

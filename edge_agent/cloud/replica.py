@@ -66,13 +66,10 @@ class Replica:
         set_up_logging(config.log)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self._run_dir = make_run_dir()
-        try:
-            with _one_at_a_time(config.state_dir):
-                self._start(config)
-                self._wait_ready()
-        except BaseException:
-            shutil.rmtree(self._run_dir, ignore_errors=True)
-            raise
+        with _one_at_a_time(config.state_dir):
+            self._start(config)
+            self._wait_ready()
+        self._box = Box(f"unix://{self._run_dir / 'doors.sock'}")
         self._door = self._open(config)
 
     def _start(self, config: CloudConfig) -> None:
@@ -127,14 +124,13 @@ class Replica:
     def _open(self, config: CloudConfig) -> EmbeddedDoor:
         doors = config.doors
         service = Service(
-            Box(f"unix://{self._run_dir / 'doors.sock'}"),
+            self._box,
             SharedMemory(None),
             Defaults(doors.default_deadline_ms, doors.model_deadline_ms),
             doors.compat,
             doors.items,
             config.log.level,
         )
-        self._service = service
         limits = http_limits(config.of_replica(self._run_dir / "native.sock"))
         return EmbeddedDoor(service, limits, load_access(config.token_file, config.tenants_file))
 
@@ -159,14 +155,14 @@ class Replica:
         Raises:
             Unavailable: The scheduler does not answer.
         """
-        await self._service.box.snapshot()
+        await self._box.snapshot()
 
-    async def __del__(self) -> None:
-        """Ray Serve ends it, once its requests have ended or had `drain_s`."""
-        self._service.box.close()
-        for actor in (self._scheduler, *self._workers.values()):
-            with contextlib.suppress(RayActorError):
-                ray.kill(actor, no_restart=True)
+    def __del__(self) -> None:
+        """Ray Serve ends it, once its requests have ended or had `drain_s`.
+
+        Its actors end with its process; a process that dies without this leaves its folder to the
+        next `make_run_dir`.
+        """
         shutil.rmtree(self._run_dir, ignore_errors=True)
 
 
