@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import socket
@@ -23,6 +22,7 @@ from edge_agent.doors import Doors
 from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.run_dir import make_run_dir
+from edge_agent.state_lock import locked
 from edge_agent.worker_arguments import worker_arguments
 from scheduler.address import Address
 from scheduler.config import Config, DeviceConfig
@@ -60,7 +60,7 @@ class Agent:
             # Before Ray, whose processes inherit the group. Workers say what they do without.
             with contextlib.suppress(ControlGroupError):
                 hand_on_controllers()
-        self._lock = _locked(config.state_dir)
+        self._lock = locked(config.state_dir, "agent")
         self._stopping = threading.Event()
         self._run_dir = make_run_dir()
         self._doors: Doors | None = None
@@ -227,16 +227,3 @@ def _check_free(address: Address) -> None:
         except OSError:
             return
     raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
-
-
-def _locked(state_dir: Path) -> int:
-    """Holds the state folder, so that no two agents write the same profiles."""
-    lock = os.open(state_dir / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise AgentError(
-            f"another agent uses {state_dir}; stop it, or set another state_dir"
-        ) from None
-    return lock

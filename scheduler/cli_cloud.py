@@ -171,7 +171,7 @@ def _detach(file: Path, config: CloudConfig) -> None:
                 time.sleep(_LOOK_S)
         except KeyboardInterrupt:
             process.terminate()
-            process.wait(_END_S)
+            _wait([process], _END_S)
         _show(said)
     raise LaxityError(f"the application did not come up; {log} has it all")
 
@@ -184,12 +184,7 @@ def _show(said: IO[str]) -> None:
 def _end(record: Record, config: CloudConfig) -> None:
     process = record.process()
     if process is None:
-        from edge_agent.cloud.deployment import connected, take_away
-        from edge_agent.cloud.record import forget_record
-
-        with connected(record):
-            take_away(record)
-        forget_record(config.state_dir)
+        _end_elsewhere(record, config)
         return
     children = process.children(recursive=True)
     process.terminate()
@@ -198,6 +193,21 @@ def _end(record: Record, config: CloudConfig) -> None:
         each.kill()
     if left:
         console.print(f"{len(left)} of {len(gone) + len(left)} processes had to be killed")
+
+
+def _end_elsewhere(record: Record, config: CloudConfig) -> None:
+    """Takes the application away from another's cluster, where `up` has left it."""
+    from edge_agent.cloud.deployment import connected, take_away
+    from edge_agent.cloud.record import forget_record, record_file
+    from edge_agent.errors import AgentError
+
+    try:
+        with connected(record):
+            take_away(record)
+    except AgentError as error:
+        file = record_file(config.state_dir)
+        raise LaxityError(f"{error}; if it is gone for good, delete {file}") from None
+    forget_record(config.state_dir)
 
 
 def _wait(processes: list[Any], seconds: float) -> tuple[list[Any], list[Any]]:

@@ -115,7 +115,7 @@ class CloudConfig(Section):
     """What each replica holds at most."""
 
     doors: DoorsConfig = Field(default_factory=DoorsConfig)
-    """How the HTTP door works; processes, niceness, request_s and idle_s are Ray Serve's matter."""
+    """How the HTTP door works; processes, niceness and idle_s are Ray Serve's matter."""
 
     profile: ProfileConfig = Field(default_factory=ProfileConfig)
     """How devices are measured when a model first meets them."""
@@ -153,9 +153,15 @@ class CloudConfig(Section):
 
     @field_validator("replicas")
     @classmethod
-    def _there_is_room(cls, replicas: ReplicasConfig) -> ReplicasConfig:
+    def _replicas_have_room(cls, replicas: ReplicasConfig, info: ValidationInfo) -> ReplicasConfig:
         if replicas.max < replicas.min:
             raise ValueError(f"max ({replicas.max}) is less than min ({replicas.min})")
+        pinned = [device.id for device in info.data.get("devices", ()) if device.cores]
+        if replicas.max > 1 and pinned:
+            raise ValueError(
+                f"max is {replicas.max}, and {', '.join(pinned)} names cores, which the replicas "
+                "of one node would share; leave cores out, or set max to 1"
+            )
         return replicas
 
     @field_validator("token_file")

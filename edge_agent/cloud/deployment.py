@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -26,6 +25,7 @@ from edge_agent.cloud.replica import NAMESPACE
 from edge_agent.cluster import Cluster
 from edge_agent.errors import AgentError
 from edge_agent.run_dir import make_run_dir
+from edge_agent.state_lock import locked
 from scheduler.policy_loading import load_policy
 from scheduler.tenants import load_access
 
@@ -55,7 +55,7 @@ class Deployment:
             _check(config)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self.config = config
-        self._lock = _locked(config.state_dir)
+        self._lock = locked(config.state_dir, "cloud")
         self._cluster: Cluster | None = None
         self._run_dir: Path | None = None
         try:
@@ -247,15 +247,3 @@ def _connect(address: str) -> None:
             f"no Ray cluster at {address}, or it asks for a token (RAY_AUTH_MODE=token and "
             f"RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH): {error}"
         ) from None
-
-
-def _locked(state_dir: Path) -> int:
-    lock = os.open(state_dir / "cloud.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise AgentError(
-            f"another application uses {state_dir}; take it down, or set another state_dir"
-        ) from None
-    return lock

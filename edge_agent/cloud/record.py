@@ -8,8 +8,6 @@ from pathlib import Path
 
 import psutil
 
-_NAME = "cloud.json"
-
 
 @dataclass(frozen=True)
 class Record:
@@ -37,9 +35,10 @@ class Record:
 
     def write(self, state_dir: Path) -> None:
         """Leaves it for other commands to read."""
-        temporary = state_dir / f".{_NAME}"
+        file = record_file(state_dir)
+        temporary = file.with_name(f".{file.name}")
         temporary.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-        temporary.replace(state_dir / _NAME)
+        temporary.replace(file)
 
     def process(self) -> psutil.Process | None:
         """The process that ends it; None where there is none, or no more."""
@@ -52,10 +51,15 @@ class Record:
             return None
 
 
+def record_file(state_dir: Path) -> Path:
+    """Where it is remembered."""
+    return state_dir / "cloud.json"
+
+
 def read_record(state_dir: Path) -> Record | None:
     """What was left there; None where nothing is up."""
     try:
-        content = json.loads((state_dir / _NAME).read_text(encoding="utf-8"))
+        content = json.loads(record_file(state_dir).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     record = Record(**content)
@@ -64,4 +68,4 @@ def read_record(state_dir: Path) -> Record | None:
 
 def forget_record(state_dir: Path) -> None:
     """It is up no more."""
-    (state_dir / _NAME).unlink(missing_ok=True)
+    record_file(state_dir).unlink(missing_ok=True)

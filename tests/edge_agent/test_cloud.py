@@ -60,8 +60,9 @@ def test_a_boxs_configuration_is_another_file() -> None:
         ({"http": "tls://127.0.0.1:8800"}, "HOST:PORT"),
         ({"replicas": {"min": 0}}, "replicas.min"),
         ({"replicas": {"min": 3, "max": 2}}, r"max \(2\) is less than min \(3\)"),
+        ({"devices": [{"id": "cpu:0", "cores": [0]}]}, "cpu:0 names cores"),
         ({"devices": []}, "devices"),
-        ({"devices": [{"id": "cpu:0"}, {"id": "cpu:0"}]}, "an id of its own|its own id"),
+        ({"devices": [{"id": "cpu:0"}, {"id": "cpu:0"}]}, "its own id"),
         ({"devices": [{"id": "gpu:0", "gpu": 1}]}, "gpus"),
     ],
 )

@@ -156,6 +156,18 @@ def test_too_large_a_body_is_refused_and_no_longer_counted(box: OneModel) -> Non
     assert with_door(box, work) == [413, 413, 413]
 
 
+def test_a_body_that_never_ends_is_refused(box: OneModel) -> None:
+    async def never_ends() -> AsyncIterator[bytes]:
+        yield BODY[:10]
+        await asyncio.Event().wait()
+
+    async def work(door: EmbeddedDoor) -> Response:
+        return await door.answer("POST", INFER, (), never_ends(), is_local=True)
+
+    response = with_door(box, work)
+    assert (response.status, said(response)["code"]) == (408, "too_slow")
+
+
 def test_who_shows_no_token_stays_outside(box: OneModel) -> None:
     token = new_token()
     access = Access([OWNER.model_copy(update={"tokens": (hash_of(token),)})])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from scheduler.errors import LaxityError, Unauthorized
 from scheduler.ingress.http.connection import Turn
@@ -11,7 +11,7 @@ from scheduler.ingress.http.door import Caller, HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Request, Response, as_refusal
 from scheduler.ingress.http.routes import Routes
-from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
+from scheduler.ingress.oip.outcomes import TooLarge, TooSlow, refusal_of
 from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Access, Tenant
 
@@ -19,8 +19,8 @@ from scheduler.tenants import Access, Tenant
 class EmbeddedDoor:
     """Answers requests that another server has read.
 
-    Who may come in, what bodies may hold and every answer are those of `HttpDoor`; connections,
-    slow senders and TLS are that server's.
+    Who may come in, what bodies may hold and every answer are those of `HttpDoor`; connections
+    and TLS are that server's.
 
     Args:
         service: What answers need.
@@ -62,7 +62,7 @@ class EmbeddedDoor:
                     "other machines can reach this address, so it needs token_file or tenants_file"
                 )
             tenant = self._door.admit(Caller(False, ()), method, joined)
-            whole = await self._read(tenant, body)
+            whole = await self._read_in_time(tenant, joined, body)
         except LaxityError as error:
             return as_refusal(refusal_of(error, self._compat))
         request = Request(
@@ -72,6 +72,18 @@ class EmbeddedDoor:
             return await self._serve(request)
         finally:
             self._door.release(tenant, len(whole))
+
+    async def _read_in_time(
+        self, tenant: Tenant, headers: Mapping[str, str], body: AsyncIterator[bytes]
+    ) -> memoryview:
+        length = headers.get("content-length", "")
+        declared = int(length) if length.isdecimal() and len(length) < 19 else 0
+        limits = self._door.limits
+        patience_s = limits.patience_s(min(declared, limits.body_bytes))
+        try:
+            return await asyncio.wait_for(self._read(tenant, body), patience_s)
+        except asyncio.TimeoutError:
+            raise TooSlow("the request did not come in in time") from None
 
     async def _read(self, tenant: Tenant, body: AsyncIterator[bytes]) -> memoryview:
         """A body, whose bytes count as held from here on."""
