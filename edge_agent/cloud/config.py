@@ -128,10 +128,12 @@ class CloudConfig(Section):
     remembers."""
 
     tenants_file: ConfigPath | None = None
-    """A file of tenants; docs/security.md has its keys. Their rates count per replica."""
+    """A file of tenants; docs/security.md has its keys. Their rates count per replica. Read again
+    when it changes."""
 
     token_file: ConfigPath | None = None
-    """A file that holds the one token, or its hash, which clients must show."""
+    """A file that holds the one token, or its hash, which clients must show; read again when it
+    changes."""
 
     log: LogConfig = Field(default_factory=LogConfig)
     """What replicas write to their logs."""

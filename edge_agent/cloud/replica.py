@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -14,6 +15,8 @@ from typing import Any, cast
 from urllib.parse import quote
 
 import ray
+import structlog
+import watchfiles
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup
@@ -26,6 +29,7 @@ from edge_agent.errors import AgentError, cause_of
 from edge_agent.run_dir import make_run_dir
 from edge_agent.worker_arguments import worker_arguments
 from scheduler.address import Address
+from scheduler.config import ConfigError
 from scheduler.daemon.actor import SchedulerActor
 from scheduler.daemon.logs import set_up_logging
 from scheduler.ingress.http.embedded import EmbeddedDoor
@@ -42,7 +46,8 @@ NAMESPACE = "laxity-cloud"
 """Of the replicas' schedulers, by whose names `laxity cloud status` finds them."""
 
 _LOOK_S = 0.1
-_ANSWER_S = 10.0
+
+log = structlog.get_logger()
 
 
 def scheduler_name(application: str, replica: str) -> str:
@@ -66,11 +71,13 @@ class Replica:
         set_up_logging(config.log)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self._run_dir = make_run_dir()
+        self._watching: asyncio.Task[None] | None = None
         with _one_at_a_time(config.state_dir):
             self._start(config)
             self._wait_ready()
         self._box = Box(f"unix://{self._run_dir / 'doors.sock'}")
         self._door = self._open(config)
+        self._watching = asyncio.get_running_loop().create_task(self._watch(config))
 
     def _start(self, config: CloudConfig) -> None:
         own = config.of_replica(self._run_dir / "native.sock")
@@ -134,6 +141,23 @@ class Replica:
         limits = http_limits(config.of_replica(self._run_dir / "native.sock"))
         return EmbeddedDoor(service, limits, load_access(config.token_file, config.tenants_file))
 
+    async def _watch(self, config: CloudConfig) -> None:
+        """Reads tokens again when their files change."""
+        files = {config.token_file, config.tenants_file} - {None}
+        folders = {file.parent for file in files if file is not None}
+        if not folders:
+            return
+        async for changes in watchfiles.awatch(*folders, debounce=100, recursive=False):
+            if not any(Path(path) in files for _, path in changes):
+                continue
+            try:
+                self._door.reload(load_access(config.token_file, config.tenants_file))
+            except ConfigError as error:
+                log.error("tokens not taken over", error=str(error))
+                continue
+            with contextlib.suppress(RayActorError):  # it reads them when it is back
+                await self._scheduler.reload.remote()
+
     async def __call__(self, request: Request) -> Response:
         """Answers one request of the proxy."""
         scope = request.scope
@@ -163,6 +187,8 @@ class Replica:
         Its actors end with its process; a process that dies without this leaves its folder to the
         next `make_run_dir`.
         """
+        if self._watching is not None:
+            self._watching.cancel()
         shutil.rmtree(self._run_dir, ignore_errors=True)
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -41,9 +42,8 @@ class RunningCloud:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
-        self.token = new_token()
-        (folder / "token").touch(0o600)
-        (folder / "token").write_text(self.token)
+        self.folder = folder
+        self.renew_token()
         (folder / "models").mkdir()
         (folder / "models/digits").symlink_to(DIGITS)
         (folder / "models/slow").symlink_to(models / "slow")
@@ -61,6 +61,14 @@ class RunningCloud:
         }
         self.config.write_text(yaml.safe_dump(settings))
         self._run = uuid.uuid4().hex
+
+    def renew_token(self) -> None:
+        """Puts another token in the place of the one that was good."""
+        self.token = new_token()
+        fresh = self.folder / "fresh"
+        fresh.touch(0o600)
+        fresh.write_text(self.token)
+        fresh.replace(self.folder / "token")
 
     def laxity(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Runs `laxity cloud COMMAND`."""
@@ -164,6 +172,17 @@ def test_nobody_comes_in_without_the_token(cloud: RunningCloud) -> None:
     guess = "Bearer lx_guessed-guessed-guessed"
     status, answer = infer(cloud, "digits", "image", IMAGE, authorization=guess)
     assert (status, answer["code"]) == (401, "unauthorized")
+
+
+def test_a_new_token_takes_the_place_of_the_old(cloud: RunningCloud) -> None:
+    old = f"Bearer {cloud.token}"
+    cloud.renew_token()
+    end_s = time.monotonic() + WAIT_S
+    while infer(cloud, "digits", "image", IMAGE)[0] == 401:
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert infer(cloud, "digits", "image", IMAGE)[0] == 200
+    assert infer(cloud, "digits", "image", IMAGE, authorization=old)[0] == 401
 
 
 def test_status_shows_replicas_models_and_addresses(cloud: RunningCloud) -> None:

@@ -177,6 +177,18 @@ def test_who_shows_no_token_stays_outside(box: OneModel) -> None:
         assert asked.status == status
 
 
+def test_who_may_come_in_can_change(box: OneModel) -> None:
+    async def work(door: EmbeddedDoor) -> list[int]:
+        async def ask() -> int:
+            return (await door.answer("GET", "/v2", (), parts(), is_local=True)).status
+
+        before = await ask()
+        door.reload(Access([OWNER.model_copy(update={"tokens": (hash_of(new_token()),)})]))
+        return [before, await ask()]
+
+    assert with_door(box, work) == [200, 401]
+
+
 def test_an_address_for_others_lets_nobody_in_without_tokens(box: OneModel) -> None:
     response = ask(box, "GET", "/v2", is_local=False)
     assert response.status == 401

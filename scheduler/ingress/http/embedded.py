@@ -34,6 +34,10 @@ class EmbeddedDoor:
         self._door = HttpDoor(limits, access, routes.serve)
         self._compat = service.compat
 
+    def reload(self, access: Access) -> None:
+        """Takes over who may come in."""
+        self._door.access = access
+
     async def answer(
         self,
         method: str,
