@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.live import Live
 
 from scheduler import (
+    cli_cloud,
     cli_config,
     cli_doctor,
     cli_infer,
@@ -62,6 +63,7 @@ def _policy_trial() -> Any:
     return policy_trial
 
 
+app.add_typer(cli_cloud.app, name="cloud", help="A cloud tier of one's own, on Ray Serve.")
 app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
 app.add_typer(cli_doctor.app)
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")

@@ -103,6 +103,10 @@ class SchedulerProcess:
         """What the box is doing; the answer to `status` at every door."""
         return self._wait(self._status())
 
+    def models(self) -> dict[str, Any]:
+        """What the box can run; the answer to `models` at every door."""
+        return self._wait(self._models())
+
     def reload(self) -> None:
         """Takes over what the configuration file says by now and can be changed while running."""
         self._wait(self._reload())
@@ -191,6 +195,9 @@ class SchedulerProcess:
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
+
+    async def _models(self) -> dict[str, Any]:
+        return self._door.admission.describe_models()
 
     def _describe(self) -> dict[str, Any]:
         return {
