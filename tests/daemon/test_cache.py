@@ -380,3 +380,21 @@ def test_a_frame_with_nan_is_near_nothing() -> None:
     body = memoryview(np.array([np.nan, 1], np.float32).tobytes())
     frames.add(frames.blocks(body), GOOD, 0)
     assert frames.find(frames.blocks(body), 1) is None
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
+def test_of_several_near_frames_the_latest_answers(frames: list[int]) -> None:
+    near = NearFrames(NearRules(0.5, ttl_s=1.0), "int32", (3,))
+    last: dict[int, Kept] = {}
+    for time_ns, number in enumerate(frames):
+        body = memoryview(np.full(3, number, np.int32).tobytes())
+        last[number] = Kept([], memoryview(b""), str(time_ns), "r")
+        near.add(near.blocks(body), last[number], time_ns)
+        assert near.find(near.blocks(body), time_ns) is last[number]
+    kept = set(map(id, last.values()))
+    for number in range(10):
+        body = memoryview(np.full(3, number, np.int32).tobytes())
+        found = near.find(near.blocks(body), len(frames))
+        remembered = number in frames[-32:]
+        assert (id(found) in kept) == remembered
+        assert found is (last[number] if remembered else None)
