@@ -177,13 +177,15 @@ def test_answers_that_are_too_large_or_too_old_are_not_given_again() -> None:
     run(too_old, rules=CacheRules(ttl_s=1e-9))
 
 
-def test_emulated_answers_are_not_kept() -> None:
+def test_answers_of_emulated_devices_and_other_files_are_not_kept() -> None:
     async def scene(box: Box) -> None:
         found = box.cache._classes.of(box.ask([1]).submission.kind, [["x", "float32", [1]]])
         assert found is not None
         assert box.cache._classes.may_keep(found, "cpu:0", "openvino")
         assert not box.cache._classes.may_keep(found, "cpu:0", "emulated")
         assert not box.cache._classes.may_keep(found, "another box", "openvino")
+        box.driver.catalog.learn("cpu:1", [replace(box.card, digest="d2")], [])
+        assert not box.cache._classes.may_keep(found, "cpu:1", "openvino")
 
     run(scene)
 
