@@ -37,14 +37,9 @@ class Catalog:
         self._digests.update(((device_id, card.name), card.digest) for card in cards)
         self.revision += 1
 
-    def digest(self, model: str) -> str:
-        """The digest of a model's files; empty where targets don't agree on it, or say none."""
-        said = {digest for (_, name), digest in self._digests.items() if name == model}
-        return said.pop() if len(said) == 1 else ""
-
-    def has_digest(self, device_id: str, model: str) -> bool:
-        """Whether a target has said which files it serves under a model's name."""
-        return bool(self._digests.get((device_id, model)))
+    def digest(self, target_id: str, model: str) -> str:
+        """Which files a target serves under a model's name; empty where it has not said."""
+        return self._digests.get((target_id, model), "")
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Notes what a device can run."""

@@ -177,13 +177,15 @@ def test_answers_that_are_too_large_or_too_old_are_not_given_again() -> None:
     run(too_old, rules=CacheRules(ttl_s=1e-9))
 
 
-def test_emulated_answers_are_not_kept() -> None:
+def test_answers_of_emulated_devices_and_other_files_are_not_kept() -> None:
     async def scene(box: Box) -> None:
         found = box.cache._classes.of(box.ask([1]).submission.kind, [["x", "float32", [1]]])
         assert found is not None
         assert box.cache._classes.may_keep(found, "cpu:0", "openvino")
         assert not box.cache._classes.may_keep(found, "cpu:0", "emulated")
         assert not box.cache._classes.may_keep(found, "another box", "openvino")
+        box.driver.catalog.learn("cpu:1", [replace(box.card, digest="d2")], [])
+        assert not box.cache._classes.may_keep(found, "cpu:1", "openvino")
 
     run(scene)
 
@@ -380,3 +382,21 @@ def test_a_frame_with_nan_is_near_nothing() -> None:
     body = memoryview(np.array([np.nan, 1], np.float32).tobytes())
     frames.add(frames.blocks(body), GOOD, 0)
     assert frames.find(frames.blocks(body), 1) is None
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
+def test_of_several_near_frames_the_latest_answers(frames: list[int]) -> None:
+    near = NearFrames(NearRules(0.5, ttl_s=1.0), "int32", (3,))
+    last: dict[int, Kept] = {}
+    for time_ns, number in enumerate(frames):
+        body = memoryview(np.full(3, number, np.int32).tobytes())
+        last[number] = Kept([], memoryview(b""), str(time_ns), "r")
+        near.add(near.blocks(body), last[number], time_ns)
+        assert near.find(near.blocks(body), time_ns) is last[number]
+    kept = set(map(id, last.values()))
+    for number in range(10):
+        body = memoryview(np.full(3, number, np.int32).tobytes())
+        found = near.find(near.blocks(body), len(frames))
+        remembered = number in frames[-32:]
+        assert (id(found) in kept) == remembered
+        assert found is (last[number] if remembered else None)

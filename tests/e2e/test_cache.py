@@ -79,7 +79,7 @@ def test_nothing_is_lost_when_redis_goes_and_comes(agent: RunningAgent, redis: R
 
         def ask(first: int) -> None:
             xs = [np.full(3, first + i // 2, np.float32) for i in range(400)]
-            futures = [client.submit("relu", {"x": x}, deadline_ms=5000) for x in xs]
+            futures = [client.submit("relu", {"x": x}, deadline_ms=20_000) for x in xs]
             for x, future in zip(xs, futures, strict=True):
                 np.testing.assert_array_equal(future.result()["y"], x)
 

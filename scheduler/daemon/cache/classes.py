@@ -26,6 +26,7 @@ class CacheClass:
 
     Attributes:
         model: The model's name.
+        digest: Its files.
         ttl_ns: How long an answer is kept.
         most_bytes: How large it may be.
         outputs: What the model gives, by name.
@@ -42,7 +43,7 @@ class CacheClass:
         settings: CacheConfig,
     ) -> None:
         """Knows no frames yet."""
-        self.model = kind.model
+        self.model, self.digest = kind.model, card.digest
         self.ttl_ns = int((rules.ttl_s or settings.ttl_s) * 1e9)
         self.most_bytes = (rules.max_kb or settings.max_value_kb) * 1000
         self.outputs: dict[str, TensorSpec] = {s.name: s for s in card.signature.outputs}
@@ -87,7 +88,7 @@ class CacheClasses:
 
     def _made(self, kind: RequestClass, specs: list[list[Any]]) -> CacheClass | None:
         card = self._catalog.cards[kind.model]
-        if card.cache is None or not self._catalog.digest(kind.model):
+        if card.cache is None or not card.digest:
             return None
         return CacheClass(kind, specs, card, card.cache, self._settings)
 
@@ -105,4 +106,4 @@ class CacheClasses:
 
     def may_keep(self, found: CacheClass, target: str, runtime: str) -> bool:
         """Whether an answer of a target is one of this very model, and no emulated one."""
-        return runtime != "emulated" and self._catalog.has_digest(target, found.model)
+        return runtime != "emulated" and self._catalog.digest(target, found.model) == found.digest
