@@ -67,12 +67,11 @@ class PreciseTimer:
             os.read(self._fd, 8)
         self._set_ns = 0
         now_ns = time.monotonic_ns()
-        due = []
-        while self._calls and self._calls[0][0] <= now_ns:
-            due.append(heapq.heappop(self._calls)[2])
-        for call in due:
-            call()
-        self._set()
+        try:
+            while self._calls and self._calls[0][0] <= now_ns:
+                heapq.heappop(self._calls)[2]()
+        finally:  # one that fails takes no other with it
+            self._set()
 
     def _set(self) -> None:
         if not self._calls or self._calls[0][0] == self._set_ns:

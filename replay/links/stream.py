@@ -165,9 +165,16 @@ class Stream:
         elif data:
             sink.write(data)
         else:
+            self._end(sink)
+
+    def _end(self, sink: asyncio.Transport) -> None:
+        try:
             sink.write_eof()
-            self.ended = True
-            self._on_end()
+        except OSError:  # it was broken since its own end came, which nobody is told
+            reset(sink)
+            return
+        self.ended = True
+        self._on_end()
 
     def _wake_at(self, due_ns: int, now_ns: int) -> None:
         if not now_ns < self._wake_ns <= due_ns:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trustme
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from replay.links import LinkEmulator, OneWay
 from replay.links.one_way import SEGMENT_BYTES, Carrier
+from replay.links.stream import reset
 from scheduler.address import AddressError, parse_address
 
 MS = 1_000_000
@@ -211,6 +213,33 @@ class TestBytes:
                 with pytest.raises(ConnectionError):
                     await reader.readexactly(1)
             server.close()
+
+        run(test)
+
+    def test_connections_that_end_anyhow_take_no_other_with_them(self, run):
+        async def test() -> None:
+            up = OneWay(3, jitter_ms=2, loss=0.02, stall_ms=10, mbps=400)
+            async with echo() as place, LinkEmulator(FREE, place, up=up, down=OneWay(1)) as link:
+                await asyncio.gather(*(one(link, number) for number in range(60)))
+                while link.counters().open:
+                    await asyncio.sleep(0.01)
+                assert link.counters().connections == 60
+
+        async def one(link: LinkEmulator, number: int) -> None:
+            data = random.Random(number).randbytes(40_000 + 999 * number)
+            reader, writer = await connect(link)
+            writer.write(data)
+            if number % 4 == 0:
+                writer.write_eof()
+                assert await reader.read() == data
+            elif number % 4 == 1:  # in the middle of what comes back
+                await reader.readexactly(number * 300)
+            elif number % 4 == 2:
+                await asyncio.sleep(number * 0.0002)
+            if number % 2:
+                reset(cast(asyncio.Transport, writer.transport))
+            else:  # an end first, and what comes back then breaks it
+                writer.transport.abort()
 
         run(test)
 
