@@ -152,10 +152,14 @@ def test_tritonclient_gets_what_a_box_would_answer(cloud: RunningCloud, client: 
 
 
 def test_what_can_not_be_in_time_is_refused_with_an_offer(cloud: RunningCloud) -> None:
-    status, answer = infer(cloud, "slow", "x", SLOW, x_request_timeout_ms="2")
+    status = 504
+    for _ in range(100):
+        status, answer = infer(cloud, "slow", "x", SLOW, x_request_timeout_ms="5")
+        if status != 504:  # over before it could be judged, where others want the processor
+            break
     assert (status, answer["code"]) == (429, "infeasible")
-    assert answer["earliest_ms"] > 2
-    # Far more than was offered, because others may want the processor as well.
+    assert answer["earliest_ms"] > 5
+    # Far more than was offered, for the same reason.
     enough = f"{50 * answer['earliest_ms']:.0f}"
     status, answer = infer(cloud, "slow", "x", SLOW, x_request_timeout_ms=enough)
     assert (status, answer["parameters"]["outcome"]) == (200, "completed")
@@ -183,6 +187,24 @@ def test_a_new_token_takes_the_place_of_the_old(cloud: RunningCloud) -> None:
         time.sleep(0.1)
     assert infer(cloud, "digits", "image", IMAGE)[0] == 200
     assert infer(cloud, "digits", "image", IMAGE, authorization=old)[0] == 401
+
+
+def test_clients_that_go_away_cancel_their_requests(cloud: RunningCloud) -> None:
+    tensor = {"name": "x", "shape": SLOW.shape, "datatype": "FP32", "data": SLOW.tolist()}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    head = (
+        "POST /v2/models/slow/infer HTTP/1.1\r\nHost: cloud\r\n"
+        f"Authorization: Bearer {cloud.token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    peers = [socket.create_connection(("127.0.0.1", cloud.port), WAIT_S) for _ in range(40)]
+    for peer in peers:
+        peer.sendall(head.encode() + body)
+    # The first answer shows that they are being served; dozens of slow ones are left then.
+    assert peers[0].recv(1)
+    for peer in peers:
+        peer.close()
+    (replica,) = json.loads(cloud.laxity("status", "--json").stdout)["replicas"]
+    assert replica["outcomes"]["cancelled"] > 0
 
 
 def test_status_shows_replicas_models_and_addresses(cloud: RunningCloud) -> None:
