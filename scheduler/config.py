@@ -25,6 +25,7 @@ from scheduler.address import (
     default_url,
     parse_address,
 )
+from scheduler.config_cloud import CloudConfig
 from scheduler.config_doors import DoorsConfig, TlsConfig
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config_types import (
@@ -41,6 +42,7 @@ from scheduler.config_types import (
 __all__ = [
     "Address",
     "AddressError",
+    "CloudConfig",
     "Config",
     "ConfigError",
     "DeviceConfig",
@@ -252,6 +254,9 @@ class Config(Section):
     ] = "auto"
     """auto for what the box has, or a list of devices."""
 
+    cloud: tuple[CloudConfig, ...] = ()
+    """Servers of the Open Inference Protocol that take what the box can't do in time."""
+
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     """The rule that decides which request runs when and where."""
 
@@ -306,6 +311,14 @@ class Config(Section):
                         "share a core would spoil each other's measured latency"
                     )
         return devices
+
+    @field_validator("cloud")
+    @classmethod
+    def _clouds_are_apart(cls, clouds: tuple[CloudConfig, ...]) -> tuple[CloudConfig, ...]:
+        for name, count in Counter(cloud.name for cloud in clouds).items():
+            if count > 1:
+                raise ValueError(f"{name!r} is listed {count} times; each has its own name")
+        return clouds
 
     @field_validator("tls")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from typing import Any
 
@@ -13,18 +14,28 @@ from workers.link import ModelCard
 
 
 class Catalog:
-    """What can be asked for, whether or not a target is ready for it."""
+    """What can be asked for, whether or not a target is ready for it.
+
+    Attributes:
+        cards: The models, by name.
+        offers: What targets can run, by target, model and variant.
+        problems: By target, the models that can't be served, and why.
+        spoken: Set when the first models are known.
+    """
 
     def __init__(self) -> None:
         """Knows nothing until a worker has spoken."""
         self.cards: dict[str, ModelCard] = {}
         self.offers: dict[tuple[str, str, str], Offer] = {}
         self.problems: dict[str, list[Any]] = {}
+        self.spoken = asyncio.Event()
 
     def learn(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
         """Takes over what a worker says of its repository."""
         self.cards.update((card.name, card) for card in cards)
         self.problems[device_id] = problems
+        if cards:
+            self.spoken.set()
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Notes what a device can run."""
@@ -79,9 +90,14 @@ class Catalog:
                         if (model, name) == (card.name, variant)
                     ],
                 }
-                for variant in card.variants
+                for variant in self._variants(card)
             ],
         }
+
+    def _variants(self, card: ModelCard) -> list[str]:
+        """Those of the repository, and those that only targets beyond the box have."""
+        offered = sorted({name for _, model, name in self.offers if model == card.name})
+        return list(dict.fromkeys((*card.variants, *offered)))
 
 
 def _not_found(what: str, where: str, name: str, known: Any) -> str:

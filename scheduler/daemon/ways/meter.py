@@ -67,7 +67,7 @@ class WayMeter:
         self._byte_ns = _Recent()
         self._first_byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
-        self._told: tuple[int, float] = (0, byte_ns)
+        self._told_ns = 0
 
     # -- learning
 
@@ -126,19 +126,25 @@ class WayMeter:
         return self._byte_ns.quantile(0.5) if self._byte_ns else self._first_byte_ns
 
     def transfer_ns(self) -> tuple[int, float]:
-        """There and back: for a message, and for each byte; as in `TargetSpec`."""
-        return self.round_trip_ns, self.byte_ns
+        """The way there, for a message and for each byte; as in `TargetSpec`."""
+        return self.round_trip_ns // 2, self.byte_ns
+
+    @property
+    def back_ns(self) -> int:
+        """The way back of a small answer."""
+        return self.round_trip_ns - self.round_trip_ns // 2
+
+    def both_ways_ns(self, size_bytes: int) -> int:
+        """The way there of so many bytes, and back."""
+        return self.round_trip_ns + int(self.byte_ns * size_bytes)
 
     def moved(self) -> bool:
         """Whether the way is another one than when this was last true."""
-        base_ns, byte_ns = self.transfer_ns()
-        told_base_ns, told_byte_ns = self._told
-        typical_ns = base_ns + byte_ns * _TYPICAL_BYTES
-        told_ns = told_base_ns + told_byte_ns * _TYPICAL_BYTES
-        apart_ns = abs(typical_ns - told_ns)
-        if apart_ns < _MATERIAL_NS or apart_ns < _MATERIAL * max(told_ns, 1):
+        typical_ns = self.both_ways_ns(_TYPICAL_BYTES)
+        apart_ns = abs(typical_ns - self._told_ns)
+        if apart_ns < _MATERIAL_NS or apart_ns < _MATERIAL * self._told_ns:
             return False
-        self._told = base_ns, byte_ns
+        self._told_ns = typical_ns
         return True
 
     def describe(self) -> dict[str, Any]:

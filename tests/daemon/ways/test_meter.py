@@ -25,7 +25,9 @@ def test_large_messages_tell_the_bandwidth_where_the_far_end_says_how_long_it_to
     meter.carried(90_000, 10_000, None)
     assert meter.byte_ns == 0
     meter.carried(90_000, 10_000, 90 * MS)
-    assert meter.transfer_ns() == (10 * MS, 800.0)
+    assert meter.transfer_ns() == (5 * MS, 800.0)
+    assert meter.back_ns == 5 * MS
+    assert meter.both_ways_ns(1_000) == 10 * MS + 800_000
     assert meter.describe()["bandwidth_mbps"] == 10.0
     assert (meter.sent_bytes, meter.received_bytes) == (280_000, 20_000)
 
