@@ -111,7 +111,7 @@ class CloudLink:
         self._runs: dict[int, _Run] = {}
         self._news = asyncio.Event()
         self._suspect = self._outdated = False
-        self._heard_ns = self._open_ns = 0
+        self._heard_ns = self._answered_ns = self._open_ns = 0
 
     # -- TargetLink
 
@@ -290,7 +290,7 @@ class CloudLink:
         return Inference(model.remote, model.version, inputs, wanted, timeout_s, timeout_s - back_s)
 
     def _came_back(self, run: _Run, inferred: Inferred, results: list[Packed | str]) -> None:
-        now_ns = self._heard_ns = time.monotonic_ns()
+        now_ns = self._heard_ns = self._answered_ns = time.monotonic_ns()
         took_ns, there_ns = now_ns - run.sent_ns, inferred.there_ns
         self._end(run)
         self._purse.refund(self._config.cost_per_s * max(0.0, self._timeout_s(run) - took_ns / 1e9))
@@ -387,9 +387,10 @@ class CloudLink:
     def _end_cancelled(self, run: _Run) -> None:
         if self._runs.pop(run.dispatch.run_id, None) is None:
             return  # it was taken back meanwhile
-        now_ns = time.monotonic_ns()
-        if now_ns >= run.deadline_ns and self._heard_ns < run.sent_ns:
-            self._failed("no answer within the deadline")
+        if time.monotonic_ns() >= run.deadline_ns:
+            self._standing.limit.dropped()
+            if self._answered_ns < run.sent_ns:  # it isn't only this one that takes so long
+                self._failed("no answer within the deadline")
         self._listener.on_not_run(run.dispatch.run_id, f"{self._id}: nobody waits any more")
 
     # -- the budget

@@ -30,12 +30,16 @@ class Box:
         return await self.post(value, deadline_ms, **more)[1]
 
     def post(
-        self, value: float = 1.0, deadline_ms: float = 2_000, accept_late: bool = False
+        self,
+        value: float = 1.0,
+        deadline_ms: float = 2_000,
+        accept_late: bool = False,
+        model: str = "double",
     ) -> tuple[int, asyncio.Future[Answer]]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         body = memoryview(np.full(4, value, np.float32).tobytes())
         submission = Submission(
-            RequestClass("double", None, ((4,),)),
+            RequestClass(model, None, ((4,),)),
             [["x", "float32", [4]]],
             body,
             self.driver.clock_ns() + int(deadline_ms * 1e6),
