@@ -1,6 +1,6 @@
 """`goodput`: finish as much as possible in time, and say no early. The default.
 
-Rule, in three parts:
+Rule, in four parts:
 
 * Admission (`policies.admission`). A new request is refused at once if it would most likely not
   be served in time: by the work queued ahead of it, and by what became of such promises before.
@@ -13,6 +13,9 @@ Rule, in three parts:
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second.
 * Dropping. What no target can finish in time any more is dropped at once.
+* Costs. A target that costs money gets only what those that cost nothing would not finish in time,
+  played ahead in (priority, deadline) order; until then that waits. For a second after something
+  had to be refused or dropped, costs don't count. (`cheapest` and `spill` compare costs as well.)
 
 Wins under overload and bursts, with mixed models and with devices of unlike speed. Loses a little
 of the most extreme bursts to policies that admit everything and say no late.
@@ -30,15 +33,20 @@ from dataclasses import replace
 from math import exp
 
 from policies.admission import Admission
+from policies.apart import Apart
 from policies.outlook import Bid, Outlook
-from policies.serving import Candidate, candidates, fill, order
-from scheduler.core.policy import Decision, Drop, Place, View
+from policies.serving import Candidate, candidates, fill, largest, order
+from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.targets import TargetState
 
 CALM = 0.05
 """What a request is worth that has all the time in the world, as a share of an urgent one: so
 that a backlog without urgent deadlines is served in the batches that get most done."""
+
+RELIEF_NS = 1_000_000_000
+"""For so long after something had to be refused or dropped, costs don't count: the targets that
+cost nothing are not enough, whatever the plan says of what waits now."""
 
 LEAST_IMPORTANT = 1 << 31
 """A priority after all others."""
@@ -60,13 +68,20 @@ class Goodput:
         self.quantile = quantile
         self.scale = scale
         self._outlook = Outlook(quantile)
+        self._free = Apart(quantile, _costs_nothing)
+        self._short_until_ns = -1
         self.admission = Admission(self._outlook)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
         self._outlook.look(view)
         yield from self._refusals(view)
+        self._free.look(view)
         yield from fill(self._outlook, self._next, self._evictions)
+        if not view.queues or not self._is_thrifty():
+            return
+        if any(not _costs_nothing(target) for target in view.open_targets()):
+            yield Wake(self._free.latest_ns(self._outlook), "what waits is in time for nothing")
 
     def _refusals(self, view: View) -> Iterator[Drop]:
         arrivals = view.arrivals
@@ -76,21 +91,46 @@ class Goodput:
             if not request.accept_late:
                 refusal = self.admission.refusal(request)
                 if refusal is not None:
+                    self._fell_short()
                     yield refusal
 
     def _evictions(self) -> Iterator[Drop]:
         for drop in self._outlook.doomed():
             self.admission.broken()
+            self._fell_short()
             budgets = self.admission.counter_offer(drop.request)
             yield replace(drop, earliest_budget_ns=budgets)
+
+    def _is_thrifty(self) -> bool:
+        """Whether some targets cost money, and the others have been enough."""
+        return not self._free.is_all and self._outlook.view.now_ns > self._short_until_ns
+
+    def _fell_short(self) -> None:
+        self._short_until_ns = self._outlook.view.now_ns + RELIEF_NS
 
     # -- service
 
     def _next(self, target: TargetState) -> Place | None:
-        place = self._choose(target)
+        buys = self._is_thrifty() and not _costs_nothing(target)
+        place = self._buy(target) if buys else self._choose(target)
         if place is not None:
             self.admission.served(place)
         return place
+
+    def _buy(self, target: TargetState) -> Place | None:
+        """The largest batch of what would be late on targets that cost nothing."""
+        self._free.look(self._outlook.view)
+        start_ns = self._outlook.starts_ns[target.spec.id]
+        late = self._free.late()
+        for kind in dict.fromkeys(request.kind for request in late):
+            alike = [request for request in late if request.kind == kind]
+            for bid in self._outlook.bids(kind):
+                for offer, ladder in bid.ladders() if bid.target is target else ():
+                    batch = largest(alike, ladder, start_ns)
+                    if batch:
+                        why = "late where it costs nothing, in time here"
+                        return Place(target.spec.id, offer, tuple(batch), why)
+        return None
 
     def _choose(self, target: TargetState) -> Place | None:
         """The batch that is worth most, or a more important one where that harms nobody."""
@@ -144,6 +184,10 @@ class Goodput:
             for other in self._outlook.bids(queue.kind)
             if other is not bid
         )
+
+
+def _costs_nothing(target: TargetState) -> bool:
+    return not (target.spec.cost_per_request or target.spec.cost_per_s)
 
 
 def _worth(candidate: Candidate, scale_ns: float) -> tuple[float, int]:

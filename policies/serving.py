@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from policies.outlook import Bid, Outlook
+from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Drop, Place, View
 from scheduler.core.queues import ClassQueue
@@ -96,3 +97,13 @@ def candidates(outlook: Outlook, target: TargetState) -> Iterator[Candidate]:
                 if len(batch) < size:
                     break
                 yield Candidate(queue, bid, offer, batch, latency_ns, done_ns)
+
+
+def largest(alike: list[Request], ladder: Ladder, start_ns: int) -> list[Request]:
+    """The largest batch of requests of one class that is in time, of those named."""
+    chosen: list[Request] = []
+    for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
+        batch = [r for r in alike if r.deadline_ns >= start_ns + latency_ns][:size]
+        if len(batch) == size:
+            chosen = batch
+    return chosen

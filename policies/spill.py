@@ -19,17 +19,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from policies.apart import Apart
 from policies.goodput import Goodput
 from policies.outlook import Bid, Outlook
-from policies.plan import plan
-from scheduler.core.latency import Ladder
+from policies.serving import largest
 from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 
 HOUR_NS = 3_600_000_000_000
-PATIENCE_NS = 1_000_000
-"""The least time until it is looked again at what waits."""
 
 
 class Spill:
@@ -57,23 +55,21 @@ class Spill:
         self.budget_per_hour = budget_per_hour
         self.watches_runs: bool = getattr(self.inner, "watches_runs", False)
         self._outlook = Outlook(self.quantile)
-        self._near = Outlook(self.quantile)
-        self._seen: tuple[View, int] | None = None
-        self._local: dict[str, TargetState] = {}
-        self._view = View({}, self._local)
+        self._local = Apart(self.quantile, _is_local)
         self._spent: deque[tuple[int, float]] = deque()
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Sends away what would be late here, and asks the inner policy about the rest."""
-        outlook = self._outlook
-        self._look(view)
-        if len(self._local) == len(view.targets):
-            yield from self.inner.decide(self._view)
+        outlook, local = self._outlook, self._local
+        if local.look(view):
+            self._spent.clear()
+        outlook.look(view)
+        if local.is_all:
+            yield from self.inner.decide(local.view)
             return
         yield from outlook.doomed()
-        yield from self._spill(self._late())
-        self._near.look(self._view)
-        for decision in self.inner.decide(self._view):
+        yield from self._spill(local.late())
+        for decision in self.inner.decide(local.view):
             if not isinstance(decision, Drop):
                 yield decision
                 continue
@@ -84,30 +80,7 @@ class Spill:
             elif not self._can_wait(decision.request):
                 yield decision
         if view.queues and any(target.spec.remote for target in view.open_targets()):
-            yield Wake(self._latest_ns(view), "what waits is in time on local targets")
-
-    def _look(self, view: View) -> None:
-        """Takes the moment in, and shows the inner policy the local targets alone."""
-        if self._seen is None or self._seen[0] is not view:
-            self._view = View(view.queues, self._local)
-            self._spent.clear()
-            self._seen = None
-        if self._seen is None or self._seen[1] != view.fleet_epoch:
-            self._seen = view, view.fleet_epoch
-            self._local.clear()
-            self._local.update((i, t) for i, t in view.targets.items() if not t.spec.remote)
-        self._view.follow(view)
-        self._outlook.look(view)
-        self._near.look(self._view)
-
-    def _late(self) -> list[Request]:
-        """What the local targets would not finish in time."""
-        late = plan(self._near).late
-        for kind, queue in self._view.queues.items():
-            earliest_ns = self._near.earliest_ns(kind)
-            due = queue if earliest_ns is None else queue.due(earliest_ns)
-            late.extend(request for request in due if request.accept_late)
-        return late
+            yield Wake(local.latest_ns(outlook), "what waits is in time on local targets")
 
     # -- sending away
 
@@ -134,7 +107,7 @@ class Spill:
                 if bid.target is not target:
                     continue
                 for offer, ladder in bid.ladders():
-                    batch = _largest(alike, ladder, start_ns)
+                    batch = largest(alike, ladder, start_ns)
                     if batch and self._pays(bid, batch):
                         where = "late on local targets, in time here"
                         return Place(target.spec.id, offer, tuple(batch), where)
@@ -172,21 +145,6 @@ class Spill:
             for bid in self._remote_bids(request)
         )
 
-    def _latest_ns(self, view: View) -> int:
-        """The last moment at which what waits could still be sent away, if it must."""
-        ones_ns = [
-            queue.soonest_ns() - bid.one_ns()
-            for queue in view.queues.values()
-            for bid in self._remote_bids(queue.head())
-        ]
-        return max(min(ones_ns, default=0), view.now_ns + PATIENCE_NS)
 
-
-def _largest(alike: list[Request], ladder: Ladder, start_ns: int) -> list[Request]:
-    """The largest batch of requests of one class that is in time."""
-    chosen: list[Request] = []
-    for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
-        batch = [r for r in alike if r.deadline_ns >= start_ns + latency_ns][:size]
-        if len(batch) == size:
-            chosen = batch
-    return chosen
+def _is_local(target: TargetState) -> bool:
+    return not target.spec.remote

@@ -64,6 +64,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         rates: Requests per second by outcome since the last look; None on the first.
     """
     parts: list[RenderableType] = [_headline(status), Text(), _targets(status)]
+    if ways := [target for target in status.get("targets", []) if "way" in target]:
+        parts += [Text(), _ways(ways)]
     if queues := [queue for queue in status.get("queues", []) if queue["requests"]]:
         parts += [Text(), _queues(queues)]
     parts += [Text(), _outcomes(status.get("outcomes", {}), rates)]
@@ -118,6 +120,33 @@ def _targets(status: Answer) -> RenderableType:
             Text(_readiness(target) if ready else what, style="" if ready else "yellow"),
         )
     return table
+
+
+def _ways(targets: Sequence[Answer]) -> Table:
+    """What lies between the box and the targets beyond it, and what they cost."""
+    figures = ("at once", "round trip", "jitter", "lost", "Mbit/s", "spent")
+    table = plain_table("way to", "breaker", *figures, "budget", right=figures)
+    for target in targets:
+        way, breaker, spending = target["way"], target["breaker"], target.get("spending")
+        state = breaker["state"]
+        mbps = way["bandwidth_mbps"]
+        table.add_row(
+            target["id"],
+            Text(state, style="" if state == "closed" else "bold yellow"),
+            str(target["limit"]),
+            f"{figure(way['round_trip_ms'])} ms",
+            f"{figure(way['jitter_ms'])} ms",
+            percent(way["loss"]),
+            "" if mbps is None else figure(mbps),
+            f"{spending['spent']:.6g}" if spending else "",
+            ", ".join(map(_budget, spending["budgets"])) if spending else "",
+        )
+    return table
+
+
+def _budget(budget: Answer) -> str:
+    span = {3_600: "hour", 86_400: "day"}.get(budget["seconds"], duration(budget["seconds"]))
+    return f"{budget['spent']:.6g} of {budget['limit']:.6g} this {span}"
 
 
 def _readiness(target: Answer) -> str:

@@ -26,6 +26,7 @@ from scheduler.address import (
     parse_address,
 )
 from scheduler.config_cache import CacheConfig
+from scheduler.config_cloud import CloudConfig
 from scheduler.config_doors import DoorsConfig, TlsConfig
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config_types import (
@@ -43,6 +44,7 @@ __all__ = [
     "Address",
     "AddressError",
     "CacheConfig",
+    "CloudConfig",
     "Config",
     "ConfigError",
     "DeviceConfig",
@@ -277,6 +279,9 @@ class Config(Section):
     ] = "auto"
     """auto for what the box has, or a list of devices."""
 
+    cloud: tuple[CloudConfig, ...] = ()
+    """Servers of the Open Inference Protocol that take what the box can't do in time."""
+
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     """The rule that decides which request runs when and where."""
 
@@ -337,6 +342,14 @@ class Config(Section):
                         "share a core would spoil each other's measured latency"
                     )
         return devices
+
+    @field_validator("cloud")
+    @classmethod
+    def _clouds_are_apart(cls, clouds: tuple[CloudConfig, ...]) -> tuple[CloudConfig, ...]:
+        for name, count in Counter(cloud.name for cloud in clouds).items():
+            if count > 1:
+                raise ValueError(f"{name!r} is listed {count} times; each has its own name")
+        return clouds
 
     @field_validator("tls")
     @classmethod

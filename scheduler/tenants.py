@@ -220,7 +220,7 @@ def read_tenants(path: Path) -> tuple[Tenant, ...]:
     Raises:
         ConfigError: With every mistake in the file, and its line.
     """
-    text = _read_secret(path, "tenants_file")
+    text = read_secret(path, "tenants_file")
     data, node = read_yaml(text, str(path))
     try:
         tenants = TenantsFile.model_validate(data).tenants
@@ -252,7 +252,7 @@ def _read_token_hash(path: Path) -> str:
     Raises:
         ConfigError: What it holds is neither.
     """
-    text = _read_secret(path, "token_file").strip()
+    text = read_secret(path, "token_file").strip()
     if text.startswith(HASH_PREFIX):
         try:
             return _checked_hash(text)
@@ -264,7 +264,16 @@ def _read_token_hash(path: Path) -> str:
     return hash_of(text)
 
 
-def _read_secret(path: Path, key: str) -> str:
+def read_secret(path: Path, key: str) -> str:
+    """The text of a file that its owner alone may use.
+
+    Args:
+        path: The file.
+        key: The key of the configuration that names it.
+
+    Raises:
+        ConfigError: It can't be read, or others may read it as well.
+    """
     try:
         others = path.stat().st_mode & 0o077
         text = path.read_text(encoding="ascii")

@@ -88,6 +88,26 @@ STATUS = {
             "pid": None,
             "progress": {"done": 3, "total": 8, "text": "digits/large: openvino, batch 4"},
         },
+        {
+            "id": "eu",
+            "up": True,
+            "runs": 2,
+            "progress": {"done": 1, "total": 1, "text": "ready"},
+            "breaker": {"state": "half-open", "trips": 1, "reason": "no answer"},
+            "limit": 12,
+            "way": {
+                "round_trip_ms": 14.25,
+                "jitter_ms": 3.0,
+                "loss": 0.0156,
+                "bandwidth_mbps": 42.0,
+                "sent_bytes": 10,
+                "received_bytes": 20,
+            },
+            "spending": {
+                "spent": 0.25,
+                "budgets": [{"seconds": 3600, "limit": 0.5, "spent": 0.2}],
+            },
+        },
     ],
 }
 
@@ -185,6 +205,7 @@ class TestStatus:
         assert re.search(r"gpu:0 +down .* openvino, batch 4 +3/8", out)
         assert re.search(r"completed +1,999 +99.95 % +in time", out)
         assert re.search(r"digits +any +3", out)
+        assert re.search(r"eu +half-open +12 +14.2 ms +3 ms +1.6 % +42 +0.25 +0.2 of 0.5", out)
         assert "late" not in out
 
     def test_json(self, box, laxity):

@@ -26,6 +26,7 @@ from scheduler.config import (
     load_config,
 )
 from scheduler.core.scheduler import Limits
+from scheduler.daemon.cloud.dialing import cloud_link
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
@@ -150,6 +151,8 @@ class SchedulerProcess:
         self._direct = DirectDoor(self._loop, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
+        for cloud in config.cloud:
+            self._driver.add_target(cloud.name, cloud_link(cloud, self._driver, config.state_dir))
         self._tls = server_context(config.tls) if config.tls is not None else None
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from typing import Any
 
@@ -17,9 +18,10 @@ class Catalog:
 
     Attributes:
         cards: The models, by name.
-        offers: What can run, by target, model and variant.
-        problems: What can't be served, by target.
+        offers: What targets can run, by target, model and variant.
+        problems: By target, the models that can't be served, and why.
         revision: Changes whenever a model might have.
+        spoken: Set when the first models are known.
     """
 
     def __init__(self) -> None:
@@ -29,6 +31,7 @@ class Catalog:
         self.problems: dict[str, list[Any]] = {}
         self.revision = 0
         self._digests: dict[tuple[str, str], str] = {}
+        self.spoken = asyncio.Event()
 
     def learn(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
         """Takes over what a worker says of its repository."""
@@ -36,6 +39,8 @@ class Catalog:
         self.problems[device_id] = problems
         self._digests.update(((device_id, card.name), card.digest) for card in cards)
         self.revision += 1
+        if cards:
+            self.spoken.set()
 
     def digest(self, target_id: str, model: str) -> str:
         """Which files a target serves under a model's name; empty where it has not said."""
@@ -94,9 +99,14 @@ class Catalog:
                         if (model, name) == (card.name, variant)
                     ],
                 }
-                for variant in card.variants
+                for variant in self._variants(card)
             ],
         }
+
+    def _variants(self, card: ModelCard) -> list[str]:
+        """Those of the repository, and those that only targets beyond the box have."""
+        offered = sorted({name for _, model, name in self.offers if model == card.name})
+        return list(dict.fromkeys((*card.variants, *offered)))
 
 
 def _not_found(what: str, where: str, name: str, known: Any) -> str:

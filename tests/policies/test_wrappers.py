@@ -82,6 +82,33 @@ def test_what_is_in_time_here_stays_here():
     watch.close()
 
 
+def test_the_default_sends_nothing_to_what_costs_money_that_is_in_time_for_nothing():
+    watch = box(Goodput)
+    assert sent(submit(watch, request(1, 60))) == [("cpu:0", (1,))]
+    assert sent(submit(watch, request(2, 60))) == []
+    commands = submit(watch, *(request(i, 19) for i in range(3, 19)))
+    assert {where for where, _ in sent(commands)} == {"cloud"}
+    watch.close()
+
+
+def test_the_default_uses_what_is_far_and_costs_nothing_like_any_device():
+    watch = box(Goodput, target(slots=1), replace(CLOUD, cost_per_request=0.0))
+    submit(watch, request(1, 60))
+    assert sent(submit(watch, request(2, 60))) == [("cloud", (2,))]
+    watch.close()
+
+
+def test_costs_do_not_count_after_something_had_to_be_refused():
+    watch = box(Goodput)
+    submit(watch, request(1, 2))
+    assert watch.finished[1].outcome is Outcome.INFEASIBLE
+    submit(watch, request(2, 60))
+    assert sent(submit(watch, request(3, 60))) == [("cloud", (3,))]
+    watch.handle(Woken(), 2_000 * MS)
+    submit(watch, request(4, 2_060), at_ms=2_000)
+    watch.close()
+
+
 def test_what_would_be_late_here_goes_away():
     watch = box(Spill)
     submit(watch, request(1, 50))

@@ -1,0 +1,263 @@
+"""What a cloud behind an emulated link is worth to a box that is too small for its load.
+
+    python -m benchmarks.spill --json FILE [--pings FOLDER]
+
+The box and the cloud are real agents with an emulated device each, the box's far too slow for the
+requests that come. Between them lies a relay with the delay of recorded 5G pings. The same arrivals
+are played to the box alone, with the cloud near (edge) and far (cloud), with a cloud that is cut
+off for ten seconds, and with a budget that does not last. The bound is arithmetic: the capacities
+of both devices together are more than the load and the round trip is below the deadline, so every
+request could be in time, or none during an outage beyond what the box itself can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.doors import free_port
+from benchmarks.figures import write_figures
+from benchmarks.noop import make_models
+from benchmarks.spawned_agent import spawned_agent
+from replay.links import LinkEmulator, OneWay
+from scheduler import Client, LaxityError
+
+DEADLINE_MS = 250.0
+RATE_PER_S = 80.0
+FLOATS = 1024
+COST, BUDGET = 0.001, 0.5
+SLOW = {"base_ms": 20.0, "per_item_ms": 30.0, "jitter": 0.02}
+"""The box: 30 requests a second at most, in the largest batches that are in time."""
+FAST = {"base_ms": 3.0, "per_item_ms": 1.0, "jitter": 0.02}
+"""The cloud: 250 and more."""
+SYNTHETIC_MS = (15.0, 4.0)
+"""Round trip and jitter where there is no recording."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one request ended.
+
+    Attributes:
+        at_s: When it was sent, from the first arrival that was planned.
+        in_time: Whether the caller had its result within the deadline.
+        target: Where it ran; empty if it has no result.
+        outcome: As the box says it.
+    """
+
+    at_s: float
+    in_time: bool
+    target: str
+    outcome: str
+
+
+class Relay:
+    """A link emulator on a loop in a thread of its own."""
+
+    def __init__(self, to: str, ping: Path | None) -> None:
+        rtt_ms, jitter_ms = (0.0, 0.0) if ping else SYNTHETIC_MS
+        self._way = OneWay.half(rtt_ms, jitter_ms, *([ping] if ping else []))
+        self._to = to
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Relay:
+        self._thread.start()
+        self._link = self._wait(self._open())
+        return self
+
+    async def _open(self) -> LinkEmulator:
+        link = LinkEmulator("127.0.0.1:0", self._to, up=self._way, down=self._way)
+        return await link.__aenter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._wait(self._link.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of this end."""
+        return self._link.address.partition("://")[2]
+
+    def cut_at(self, from_s: float, for_s: float) -> None:
+        """Lets nothing through for a time, as a pulled cable does: nobody is told."""
+        loop = self._loop
+        loop.call_soon_threadsafe(loop.call_later, from_s, self._link.outage)
+        loop.call_soon_threadsafe(loop.call_later, from_s + for_s, self._link.restore)
+
+
+def arrivals(seconds: float, seed: int = 1) -> list[float]:
+    """Poisson arrivals, in seconds from the first."""
+    gaps = np.random.default_rng(seed).exponential(1 / RATE_PER_S, int(2 * RATE_PER_S * seconds))
+    times = np.cumsum(gaps)
+    return [float(at_s) for at_s in times[times < seconds]]
+
+
+def play(client: Client, at_s: Sequence[float], start_s: float) -> list[Ending]:
+    """Sends a request at each time, whatever became of those before."""
+    x = {"x": np.zeros(FLOATS, np.float32)}
+    sent: list[tuple[float, Future[Any], list[float]]] = []
+    for due_s in at_s:
+        time.sleep(max(0.0, start_s + due_s - time.monotonic()))
+        done: list[float] = []
+        asked_s = time.monotonic()
+        future = client.submit("noop", x, deadline_ms=DEADLINE_MS)
+        future.add_done_callback(lambda _, done=done: done.append(time.monotonic()))
+        sent.append((asked_s, future, done))
+    endings = []
+    for due_s, (asked_s, future, done) in zip(at_s, sent, strict=True):
+        try:
+            result = future.result()
+        except LaxityError as error:
+            endings.append(Ending(due_s, False, "", error.code))
+            continue
+        in_time = done[0] - asked_s <= DEADLINE_MS / 1e3
+        endings.append(Ending(due_s, in_time, result.target, result.outcome))
+    return endings
+
+
+def emulated(latency: dict[str, float]) -> list[dict[str, Any]]:
+    """The devices of an agent that only takes time."""
+    return [{"id": "cpu:0", "runtimes": ["emulated"], "options": latency}]
+
+
+@contextlib.contextmanager
+def cloud_agent(folder: Path, models: Path) -> Iterator[tuple[str, str]]:
+    """A cloud: the address of its gRPC door, and its own URL."""
+    port = free_port()
+    folder.mkdir()
+    doors = {"grpc": f"127.0.0.1:{port}", "native": f"unix://{folder}/bench.sock"}
+    with spawned_agent(folder, models, listen=doors, devices=emulated(FAST)) as url:
+        yield f"127.0.0.1:{port}", url
+
+
+def run(
+    folder: Path,
+    models: Path,
+    at_s: Sequence[float],
+    relay: Relay | None,
+    outage: tuple[float, float] | None = None,
+    **cloud: Any,
+) -> tuple[list[Ending], dict[str, Any]]:
+    """Plays arrivals to a box of its own; the endings, and its status of the cloud."""
+    folder.mkdir()
+    clouds = [] if relay is None else [{"name": "far", "url": f"grpc://{relay.address}", **cloud}]
+    with (
+        spawned_agent(folder, models, devices=emulated(SLOW), cloud=clouds) as url,
+        Client(url) as client,
+    ):
+        start_s = time.monotonic() + 0.5
+        if relay is not None and outage is not None:
+            relay.cut_at(start_s - time.monotonic() + outage[0], outage[1])
+        endings = play(client, at_s, start_s)
+        targets = {target["id"]: target for target in client.status()["targets"]}
+    return endings, targets.get("far", {})
+
+
+def share(endings: Sequence[Ending]) -> float:
+    """The part that was in time."""
+    return sum(ending.in_time for ending in endings) / len(endings)
+
+
+def within(endings: Sequence[Ending], window: tuple[float, float]) -> list[Ending]:
+    """Those sent in a window of (from, for) seconds."""
+    return [e for e in endings if window[0] <= e.at_s < window[0] + window[1]]
+
+
+def figures_of(endings: Sequence[Ending]) -> dict[str, Any]:
+    """What is written down of a run."""
+    return {
+        "requests": len(endings),
+        "in_time": round(share(endings), 4),
+        "where": dict(Counter(e.target or e.outcome for e in endings)),
+    }
+
+
+def measure(folder: Path, pings: Path, seconds: float) -> dict[str, Any]:
+    """Every run, one after the other."""
+    models = folder / "models"
+    make_models(models)
+    shutil.rmtree(models / "echo")
+    at_s = arrivals(seconds)
+    outage = (seconds / 3, 10.0)
+    figures: dict[str, Any] = {
+        "deadline_ms": DEADLINE_MS,
+        "rate_per_s": RATE_PER_S,
+        "bound": 1.0,
+        "pings": str(pings) if pings.is_dir() else f"synthetic, {SYNTHETIC_MS} ms",
+    }
+    with cloud_agent(folder / "far", models) as (door, _):
+        alone, _ = run(folder / "alone", models, at_s, None)
+        figures["alone"] = figures_of(alone)
+        for name, more in (
+            ("edge", {"cost_per_request": COST}),
+            ("cloud", {"cost_per_request": COST}),
+            ("outage", {"cost_per_request": COST}),
+            ("budget", {"cost_per_request": COST, "budget_per_hour": BUDGET}),
+        ):
+            ping = pings / f"ping-{'cloud' if name == 'cloud' else 'MEC'}-cmWave.txt"
+            with Relay(door, ping if ping.exists() else None) as relay:
+                cut = outage if name == "outage" else None
+                endings, far = run(folder / name, models, at_s, relay, cut, **more)
+            figures[name] = {
+                **figures_of(endings),
+                "spent": far["spending"]["spent"],
+                "breaker": far["breaker"],
+                "way": far["way"],
+                "limit": far["limit"],
+            }
+            if cut is not None:
+                during = within(endings, outage)
+                figures[name]["during_outage"] = {
+                    "requests": len(during),
+                    "in_time": sum(e.in_time for e in during),
+                    "in_time_alone": sum(e.in_time for e in within(alone, outage)),
+                }
+    figures["budget"]["limit_of_budget"] = BUDGET
+    return figures
+
+
+def main() -> int:
+    """Measures, writes, and says whether it holds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument(
+        "--pings", type=Path, default=Path("/work/shared/data/network/det6g"), metavar="FOLDER"
+    )
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(Path(folder), given.pings, given.seconds)
+    during = figures["outage"]["during_outage"]
+    figures["holds"] = {
+        "within 3 points of the bound": all(
+            figures[name]["in_time"] >= figures["bound"] - 0.03 for name in ("edge", "cloud")
+        ),
+        "an outage costs nothing the box could do": during["in_time"] >= during["in_time_alone"],
+        "the budget holds": figures["budget"]["spent"] <= BUDGET,
+    }
+    write_figures(figures, given.json)
+    return 0 if all(figures["holds"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

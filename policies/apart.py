@@ -1,0 +1,71 @@
+"""A part of the targets as a fleet of its own, for policies that prefer it to the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from policies.outlook import Outlook
+from policies.plan import plan
+from scheduler.core.policy import View
+from scheduler.core.requests import Request
+from scheduler.core.targets import TargetState
+
+PATIENCE_NS = 1_000_000
+"""The least time until it is looked again at what waits."""
+
+
+class Apart:
+    """The preferred targets, and what they would not finish in time.
+
+    Args:
+        quantile: The share of batches that must be done by the time that is counted on.
+        preferred: Which targets those are.
+
+    Attributes:
+        view: The preferred targets alone, with all queues.
+        is_all: Whether there are no others.
+    """
+
+    view: View
+
+    def __init__(self, quantile: float, preferred: Callable[[TargetState], bool]) -> None:
+        """Has not looked yet."""
+        self.is_all = True
+        self.view = View({}, {})
+        self._outlook = Outlook(quantile)
+        self._preferred = preferred
+        self._targets: dict[str, TargetState] = {}
+        self._seen: tuple[View, int] | None = None
+
+    def look(self, view: View) -> bool:
+        """Takes the moment in; whether the view is another one than before."""
+        is_new = self._seen is None or self._seen[0] is not view
+        if is_new:
+            self.view = View(view.queues, self._targets)
+        if self._seen is None or is_new or self._seen[1] != view.fleet_epoch:
+            self._seen = view, view.fleet_epoch
+            self._targets.clear()
+            self._targets.update((i, t) for i, t in view.targets.items() if self._preferred(t))
+            self.is_all = len(self._targets) == len(view.targets)
+        self.view.follow(view)
+        return is_new
+
+    def late(self) -> list[Request]:
+        """What the preferred targets would not finish in time, were nothing to come any more."""
+        self._outlook.look(self.view)
+        late = plan(self._outlook).late
+        for kind, queue in self.view.queues.items():
+            earliest_ns = self._outlook.earliest_ns(kind)
+            due = queue if earliest_ns is None else queue.due(earliest_ns)
+            late.extend(request for request in due if request.accept_late)
+        return late
+
+    def latest_ns(self, outlook: Outlook) -> int:
+        """The last moment at which what waits could still be sent to the others, if it must."""
+        ones_ns = [
+            queue.soonest_ns() - bid.one_ns()
+            for queue in self.view.queues.values()
+            for bid in outlook.bids(queue.kind)
+            if bid.target_id not in self._targets
+        ]
+        return max(min(ones_ns, default=0), self.view.now_ns + PATIENCE_NS)

@@ -1,0 +1,1 @@
+"""Targets beyond the box that speak the Open Inference Protocol."""

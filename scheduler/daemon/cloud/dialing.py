@@ -1,0 +1,103 @@
+"""From a cloud's configuration to an endpoint: addresses, certificates, tokens."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from pathlib import Path
+
+import aiohttp
+import grpc
+
+from scheduler.config_cloud import CloudConfig, CloudTlsConfig
+from scheduler.config_problems import ConfigError, Problem
+from scheduler.daemon.cloud.endpoint import Endpoint
+from scheduler.daemon.cloud.grpc_endpoint import GrpcEndpoint
+from scheduler.daemon.cloud.http_endpoint import HttpEndpoint
+from scheduler.daemon.cloud.latencies import LatencyFile
+from scheduler.daemon.cloud.link import CloudLink
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.ways.purse import Purse
+from scheduler.tenants import read_secret
+
+ANSWER_BYTES = 256 << 20
+"""The largest answer that is taken from a server."""
+
+
+def cloud_link(config: CloudConfig, driver: Driver, state_dir: Path) -> CloudLink:
+    """The link to the server of a configuration.
+
+    Args:
+        config: Where it is, how it is known and what it may cost.
+        driver: Whose target it is to be.
+        state_dir: Where its spending and its latencies are kept.
+
+    Raises:
+        ConfigError: A token or certificate can't be read.
+    """
+    folder = state_dir / "cloud"
+    return CloudLink(
+        config,
+        endpoint_of(config, ANSWER_BYTES),
+        driver.catalog,
+        Purse(config.budgets, folder / f"{config.name}-spent.json", time.time),
+        LatencyFile(folder / f"{config.name}-latency.json", config.url),
+        driver,
+    )
+
+
+def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
+    """The server of a configuration; to be called on the event loop that it is used on.
+
+    Args:
+        config: Where it is, and how it is known.
+        answer_bytes: The largest answer that is taken.
+
+    Raises:
+        ConfigError: A token or certificate can't be read.
+    """
+    headers = dict(config.headers)
+    if config.token_file is not None:
+        headers["authorization"] = f"Bearer {read_secret(config.token_file, 'token_file').strip()}"
+    # Read here once, so that mistakes are said when the box starts.
+    context = _ssl_context(config) if config.is_secure else None
+    if config.url.startswith("http"):
+
+        def session() -> aiohttp.ClientSession:
+            return aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=context or True),
+                skip_auto_headers=["Accept-Encoding"],
+            )
+
+        return HttpEndpoint(session, config.url, headers, answer_bytes)
+    address = config.url.partition("://")[2]
+    if context is None:
+        return GrpcEndpoint(
+            lambda options: grpc.aio.insecure_channel(address, options), headers, answer_bytes
+        )
+    credentials = _credentials(config.tls)
+    return GrpcEndpoint(
+        lambda options: grpc.aio.secure_channel(address, credentials, options),
+        headers,
+        answer_bytes,
+    )
+
+
+def _ssl_context(config: CloudConfig) -> ssl.SSLContext:
+    tls = config.tls
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        message = f"the certificates can't be used: {error}"
+        raise ConfigError(f"cloud {config.name!r}", [Problem("tls", message)]) from None
+    return context
+
+
+def _credentials(tls: CloudTlsConfig) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
+
+
+def _read(path: Path | None) -> bytes | None:
+    return None if path is None else path.read_bytes()

@@ -1,0 +1,176 @@
+"""What is said to a server of the Open Inference Protocol, however it is carried."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from scheduler.errors import LaxityError
+
+
+class Fault(enum.Enum):
+    """What became of a call that came to nothing."""
+
+    REFUSED = "refused"
+    """The server was asked for too much at once, or for too much haste; it ran nothing."""
+
+    EXPIRED = "expired"
+    """The server gave up at the deadline, by its own word."""
+
+    SILENT = "silent"
+    """No answer came in time."""
+
+    UNREACHABLE = "unreachable"
+    """There is no connection, or there is none any more, or the server can't serve now."""
+
+    INVALID = "invalid"
+    """The server says that there is something wrong with the request itself."""
+
+    GONE = "gone"
+    """The server has no such model, or not for this box."""
+
+    FAILED = "failed"
+    """The server tried and failed, or its answer makes no sense."""
+
+
+class RemoteError(LaxityError):
+    """A call came to nothing.
+
+    Attributes:
+        fault: What became of it.
+        retry_after_s: When the server wants to be asked again; None where it does not say.
+    """
+
+    code = "cloud"
+
+    def __init__(self, fault: Fault, message: str, retry_after_s: float | None = None) -> None:
+        """For people and programs."""
+        super().__init__(message)
+        self.fault = fault
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTensor:
+    """A tensor as a server describes it.
+
+    Attributes:
+        name: Its name.
+        datatype: The protocol's.
+        shape: Its sizes, the batch dimension among them; -1 is a free one.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model as a server describes it.
+
+    Attributes:
+        name: What it is called there.
+        versions: Those that are there, as far as the server says.
+        inputs: What it takes.
+        outputs: What it gives.
+    """
+
+    name: str
+    versions: tuple[str, ...]
+    inputs: tuple[RemoteTensor, ...]
+    outputs: tuple[RemoteTensor, ...]
+
+
+class InputTensor(NamedTuple):
+    """An input of a call.
+
+    Attributes:
+        name: Its name.
+        datatype: The protocol's.
+        shape: Its sizes.
+        parts: Its bytes, in as many parts as they lie in.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parts: Sequence[Any]
+
+    @property
+    def size(self) -> int:
+        """Of all parts, in bytes."""
+        return sum(map(len, self.parts))
+
+
+class OutputTensor(NamedTuple):
+    """An output of an answer: the protocol's datatype, its sizes, its bytes."""
+
+    datatype: str
+    shape: tuple[int, ...]
+    raw: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """An inference to ask for.
+
+    Attributes:
+        model: The model's name there.
+        version: Which version; empty for the server's choice.
+        inputs: The tensors.
+        outputs: The names of the outputs that are wanted.
+        timeout_s: When the answer has to be here, from now.
+        there_s: When it has to leave there, from now.
+    """
+
+    model: str
+    version: str
+    inputs: Sequence[InputTensor]
+    outputs: Sequence[str]
+    timeout_s: float
+    there_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """An answer.
+
+    Attributes:
+        outputs: By name.
+        sent: How many bytes went.
+        received: How many came.
+        there_ns: How long the server says that it took; None where it says nothing.
+    """
+
+    outputs: Mapping[str, OutputTensor]
+    sent: int
+    received: int
+    there_ns: int | None
+
+
+class Endpoint(Protocol):
+    """One server. Every method raises `RemoteError` alone."""
+
+    async def live(self, timeout_s: float) -> None:
+        """Returns when the server has answered something small that costs nothing."""
+
+    async def model(self, name: str, timeout_s: float) -> RemoteModel:
+        """Describes a model."""
+
+    async def infer(self, inference: Inference) -> Inferred:
+        """One inference; when cancelled, the server is told."""
+
+    def reconnect(self) -> None:
+        """Gives up the connections there are, because they lead nowhere."""
+
+    async def close(self) -> None:
+        """Hangs up."""
+
+
+def there_ns(parameters: Mapping[str, Any]) -> int | None:
+    """How long a laxity box says that it took; no other server says so."""
+    total_us = parameters.get("total_us")
+    return int(total_us) * 1000 if isinstance(total_us, int | float) else None

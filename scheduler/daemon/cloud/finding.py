@@ -1,0 +1,165 @@
+"""What a server can do for the box: which of its models, and how fast at first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.config_cloud import CloudConfig
+from scheduler.core.requests import RequestClass
+from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, RemoteError
+from scheduler.daemon.cloud.latencies import Latencies
+from scheduler.daemon.cloud.tensors import CloudModel, agreed, split, stacked
+from scheduler.daemon.submission import Submission
+from scheduler.daemon.ways.meter import WayMeter
+from scheduler.daemon.ways.purse import Purse
+from scheduler.wire import body_bytes
+from workers.link import ModelCard
+
+_TRIALS = 4
+"""Inferences with which a model is first measured; the slowest does not count."""
+
+_PROBES = 5
+"""Round trips that are measured before anything else."""
+
+
+@dataclass
+class Found:
+    """What a server can do for the box.
+
+    Attributes:
+        latencies: What is known of the models that it runs, by name.
+        problems: The models that it was to run and does not, and why.
+    """
+
+    latencies: dict[str, Latencies] = field(default_factory=dict)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Finder:
+    """Looks at one server.
+
+    Args:
+        config: The server's.
+        endpoint: The server.
+        meter: Told what is seen of the way.
+        purse: Pays for trials.
+    """
+
+    def __init__(
+        self, config: CloudConfig, endpoint: Endpoint, meter: WayMeter, purse: Purse
+    ) -> None:
+        """Has not looked yet."""
+        self._config = config
+        self._endpoint = endpoint
+        self._meter = meter
+        self._purse = purse
+
+    async def find(
+        self,
+        cards: Mapping[str, ModelCard],
+        known: Mapping[str, Mapping[int, list[int]]],
+    ) -> Found:
+        """Finds out which models the server runs, and how long it takes where nothing is known.
+
+        Args:
+            cards: The models of the box.
+            known: Latencies from an earlier time.
+
+        Raises:
+            RemoteError: The server can't be reached, or runs none of the models.
+        """
+        for _ in range(_PROBES):
+            await self.probe(self._config.timeout_s)
+        found = Found()
+        for card in cards.values():
+            model = await self._model(card, found)
+            if model is not None:
+                latencies = Latencies(model, known.get(card.name, {}))
+                await self._measure(latencies)
+                found.latencies[card.name] = latencies
+        for name in self._config.models or ():
+            if name not in cards:
+                found.problems.append((name, "it is no model of the box"))
+        if not found.latencies:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in found.problems)
+            text = reasons or "it has none of the names of the box's models"
+            raise RemoteError(Fault.GONE, f"the server runs no model of the box ({text})")
+        return found
+
+    async def probe(self, timeout_s: float) -> None:
+        """Measures a round trip.
+
+        Raises:
+            RemoteError: No answer came.
+        """
+        started_ns = time.monotonic_ns()
+        try:
+            await self._endpoint.live(timeout_s)
+        except RemoteError as error:
+            if error.fault not in (Fault.GONE, Fault.INVALID):
+                self._meter.lost()
+                raise
+            # A server that has no such question has answered all the same.
+        self._meter.round_trip(time.monotonic_ns() - started_ns)
+
+    async def _model(self, card: ModelCard, found: Found) -> CloudModel | None:
+        name = self._config.remote_name(card.name)
+        if name is None:
+            return None
+        try:
+            there = await self._endpoint.model(name, self._config.timeout_s)
+            return agreed(card, there, self._config.max_batch)
+        except RemoteError as error:
+            if error.fault is not Fault.GONE:
+                raise
+            if self._config.models is not None:
+                found.problems.append((card.name, str(error)))
+        except ValueError as error:
+            found.problems.append((card.name, str(error)))
+        return None
+
+    async def _measure(self, latencies: Latencies) -> None:
+        if latencies.is_known:
+            return
+        if self._config.expected_ms is not None:
+            latencies.observe(1, int(self._config.expected_ms * 1e6))
+            return
+        samples = sorted([await self._trial(latencies.model) for _ in range(_TRIALS)])
+        for sample_ns in samples[:-1]:
+            latencies.observe(1, sample_ns)
+
+    async def _trial(self, model: CloudModel) -> int:
+        """How long an inference on zeros takes, apart from the way."""
+        timeout_s = self._config.timeout_s
+        cost = self._config.cost_per_request + self._config.cost_per_s * timeout_s
+        if not self._purse.reserve(cost):
+            raise RemoteError(Fault.REFUSED, "the budget is spent; it can't be measured")
+        trial = _zeros(model)
+        started_ns = time.monotonic_ns()
+        wanted = [spec.name for spec in model.card.signature.outputs]
+        inputs = stacked(model, [trial])
+        inferred = await self._endpoint.infer(
+            Inference(model.remote, model.version, inputs, wanted, timeout_s, timeout_s)
+        )
+        took_ns = time.monotonic_ns() - started_ns
+        self._purse.refund(self._config.cost_per_s * max(0.0, timeout_s - took_ns / 1e9))
+        split(model, inferred.outputs, 1)
+        there_ns = inferred.there_ns
+        way_ns = None if there_ns is None else max(0, took_ns - there_ns)
+        self._meter.carried(inferred.sent, inferred.received, way_ns)
+        return max(1, took_ns - self._meter.both_ways_ns(len(trial.body)))
+
+
+def _zeros(model: CloudModel) -> Submission:
+    """A request for a model, all of zeros, with free dimensions of 1."""
+    specs: list[list[Any]] = [
+        [spec.name, spec.dtype, [1 if size is None else size for size in spec.shape]]
+        for spec in model.card.signature.inputs
+    ]
+    body = memoryview(bytes(body_bytes(specs)))
+    shapes = tuple(tuple(shape) for _, _, shape in specs)
+    kind = RequestClass(model.card.name, None, shapes)
+    return Submission(kind, specs, body, 0, 0, 1.0, False, lambda _: None)

@@ -1,0 +1,201 @@
+"""The Open Inference Protocol over gRPC, from the client's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2 as pb
+
+from scheduler.daemon.cloud.endpoint import (
+    Fault,
+    Inference,
+    Inferred,
+    OutputTensor,
+    RemoteError,
+    RemoteModel,
+    RemoteTensor,
+    there_ns,
+)
+
+_SERVICE = "/inference.GRPCInferenceService/"
+_RAW_INPUT_TAG = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2
+"""Field number and wire type; see protobuf's encoding of length-delimited fields."""
+
+_OPTIONS = [
+    # A connection of one's own: after an outage a new one is wanted, not the old one from a pool.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_send_message_length", -1),
+]
+_FAULTS = {
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Fault.REFUSED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Fault.EXPIRED,
+    grpc.StatusCode.UNAVAILABLE: Fault.UNREACHABLE,
+    grpc.StatusCode.CANCELLED: Fault.UNREACHABLE,
+    grpc.StatusCode.INVALID_ARGUMENT: Fault.INVALID,
+    grpc.StatusCode.OUT_OF_RANGE: Fault.INVALID,
+    grpc.StatusCode.NOT_FOUND: Fault.GONE,
+    grpc.StatusCode.UNIMPLEMENTED: Fault.GONE,
+    grpc.StatusCode.UNAUTHENTICATED: Fault.GONE,
+    grpc.StatusCode.PERMISSION_DENIED: Fault.GONE,
+}
+
+_DEADLINE_HERE = "Deadline Exceeded"
+"""What the library itself says when no answer came; a server's own words are others."""
+
+Dial = Callable[[list[tuple[str, int]]], grpc.aio.Channel]
+
+
+class GrpcEndpoint:
+    """A server behind gRPC; implements `Endpoint`.
+
+    Args:
+        dial: Makes a channel with given options.
+        metadata: Said with every call.
+        answer_bytes: The largest answer that is taken.
+    """
+
+    def __init__(self, dial: Dial, metadata: Mapping[str, str], answer_bytes: int) -> None:
+        """Connects with the first call."""
+        self._dial = dial
+        self._metadata = tuple((name.lower(), value) for name, value in metadata.items())
+        self._options = [*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes)]
+        self._closing: set[asyncio.Task[None]] = set()
+        self._open()
+
+    def _open(self) -> None:
+        channel = self._channel = self._dial(self._options)
+        # Serialised by hand: protobuf and gRPC would copy each large tensor twice more.
+        self._infer = channel.unary_unary(
+            f"{_SERVICE}ModelInfer", None, pb.ModelInferResponse.FromString
+        )
+        self._live = channel.unary_unary(
+            f"{_SERVICE}ServerLive",
+            pb.ServerLiveRequest.SerializeToString,
+            pb.ServerLiveResponse.FromString,
+        )
+        self._model = channel.unary_unary(
+            f"{_SERVICE}ModelMetadata",
+            pb.ModelMetadataRequest.SerializeToString,
+            pb.ModelMetadataResponse.FromString,
+        )
+
+    async def live(self, timeout_s: float) -> None:
+        """Asks `ServerLive`; see `Endpoint`."""
+        await self._call(self._live, pb.ServerLiveRequest(), timeout_s)
+
+    async def model(self, name: str, timeout_s: float) -> RemoteModel:
+        """Asks `ModelMetadata`; see `Endpoint`."""
+        said = await self._call(self._model, pb.ModelMetadataRequest(name=name), timeout_s)
+        return RemoteModel(
+            name, tuple(said.versions), _tensors(said.inputs), _tensors(said.outputs)
+        )
+
+    async def infer(self, inference: Inference) -> Inferred:
+        """Asks `ModelInfer`; see `Endpoint`."""
+        message = request_bytes(inference)
+        response = await self._call(self._infer, message, inference.timeout_s)
+        raws = response.raw_output_contents
+        if len(raws) != len(response.outputs):
+            raise RemoteError(
+                Fault.FAILED, f"{len(response.outputs)} outputs came with {len(raws)} contents"
+            )
+        outputs = {
+            output.name: OutputTensor(output.datatype, tuple(output.shape), memoryview(raw))
+            for output, raw in zip(response.outputs, raws, strict=True)
+        }
+        said = response.parameters.get("total_us")
+        received = sum(len(output.raw) for output in outputs.values())
+        spent_us = {} if said is None else {"total_us": said.int64_param}
+        return Inferred(outputs, len(message), received, there_ns(spent_us))
+
+    async def _call(
+        self, method: Callable[..., Awaitable[Any]], message: Any, timeout_s: float
+    ) -> Any:
+        # A task of its own, because a channel that is closed cancels whoever waits for its calls.
+        call = asyncio.ensure_future(
+            _said(method(message, timeout=timeout_s, metadata=self._metadata))
+        )
+        try:
+            await asyncio.wait([call])
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        if call.cancelled():
+            raise RemoteError(Fault.UNREACHABLE, "the connection was given up")
+        try:
+            return call.result()
+        except grpc.aio.AioRpcError as error:
+            raise _remote_error(error) from None
+
+    def reconnect(self) -> None:
+        """Makes another channel; calls on the old one end."""
+        self._give_up(self._channel)
+        self._open()
+
+    def _give_up(self, channel: grpc.aio.Channel) -> None:
+        task = asyncio.get_running_loop().create_task(channel.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Closes the channel, and waits for those given up."""
+        self._give_up(self._channel)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def request_bytes(inference: Inference) -> bytes:
+    """A `ModelInferRequest`, with one copy of the tensors.
+
+    A message is the concatenation of its fields, so the large ones are appended to the rest.
+    """
+    message = pb.ModelInferRequest(model_name=inference.model, model_version=inference.version)
+    message.parameters["timeout"].int64_param = max(1, int(inference.there_s * 1e6))
+    for tensor in inference.inputs:
+        message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    for name in inference.outputs:
+        message.outputs.add(name=name)
+    fields = [message.SerializeToString()]
+    for tensor in inference.inputs:
+        fields.append(_varint(_RAW_INPUT_TAG) + _varint(tensor.size))
+        fields.extend(tensor.parts)
+    return b"".join(fields)
+
+
+def _varint(number: int) -> bytes:
+    """An integer as protobuf writes it: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+async def _said(call: Awaitable[Any]) -> Any:
+    return await call
+
+
+def _tensors(said: Any) -> tuple[RemoteTensor, ...]:
+    return tuple(RemoteTensor(each.name, each.datatype, tuple(each.shape)) for each in said)
+
+
+def _remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
+    status, details = error.code(), error.details() or ""
+    trailing = dict(error.trailing_metadata() or ())
+    fault = _FAULTS.get(status, Fault.FAILED)
+    if fault is Fault.REFUSED and "larger than max" in details:
+        fault = Fault.FAILED  # said by the library here, of an answer beyond `answer_bytes`
+    elif fault is Fault.EXPIRED and details == _DEADLINE_HERE:
+        fault = Fault.SILENT
+    elif fault is Fault.UNREACHABLE and trailing.get("laxity-code") == "unavailable":
+        fault = Fault.REFUSED
+    return RemoteError(fault, f"{status.name}: {details}", _seconds(trailing.get("retry-after")))
+
+
+def _seconds(text: Any) -> float | None:
+    return float(text) if isinstance(text, str) and text.isdecimal() else None

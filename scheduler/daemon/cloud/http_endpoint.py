@@ -1,0 +1,222 @@
+"""The Open Inference Protocol over HTTP with binary tensors, from the client's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import orjson
+
+from scheduler.daemon.cloud.endpoint import (
+    Fault,
+    Inference,
+    Inferred,
+    OutputTensor,
+    RemoteError,
+    RemoteModel,
+    RemoteTensor,
+    there_ns,
+)
+
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_FAULTS = {
+    400: Fault.INVALID,
+    401: Fault.GONE,
+    403: Fault.GONE,
+    404: Fault.GONE,
+    408: Fault.EXPIRED,
+    413: Fault.INVALID,
+    415: Fault.INVALID,
+    422: Fault.INVALID,
+    429: Fault.REFUSED,
+    502: Fault.UNREACHABLE,
+    503: Fault.REFUSED,
+    504: Fault.EXPIRED,
+}
+_ERROR_CHARACTERS = 300
+
+Open = Callable[[], aiohttp.ClientSession]
+
+
+class HttpEndpoint:
+    """A server behind HTTP; implements `Endpoint`.
+
+    Args:
+        open_session: Makes a session.
+        url: Where the server is, up to `/v2`.
+        headers: Said with every call.
+        answer_bytes: The largest answer that is taken.
+    """
+
+    def __init__(
+        self, open_session: Open, url: str, headers: Mapping[str, str], answer_bytes: int
+    ) -> None:
+        """Connects with the first call."""
+        self._open_session = open_session
+        self._url = url
+        self._headers = dict(headers)
+        self._answer_bytes = answer_bytes
+        self._closing: set[asyncio.Task[None]] = set()
+        self._session = open_session()
+
+    async def live(self, timeout_s: float) -> None:
+        """Asks `/v2/health/live`; see `Endpoint`."""
+        await self._ask("GET", "health/live", timeout_s)
+
+    async def model(self, name: str, timeout_s: float) -> RemoteModel:
+        """Asks `/v2/models/NAME`; see `Endpoint`."""
+        _, body = await self._ask("GET", f"models/{quote(name, safe='')}", timeout_s)
+        said = _json(body)
+        try:
+            versions = tuple(map(str, said.get("versions") or ()))
+            return RemoteModel(name, versions, _tensors(said["inputs"]), _tensors(said["outputs"]))
+        except (KeyError, TypeError, ValueError):
+            raise RemoteError(Fault.FAILED, f"describes {name!r} as {said!r:.200}") from None
+
+    async def infer(self, inference: Inference) -> Inferred:
+        """Posts to `/v2/models/NAME/infer`; see `Endpoint`."""
+        version = f"/versions/{quote(inference.version, safe='')}" if inference.version else ""
+        path = f"models/{quote(inference.model, safe='')}{version}/infer"
+        said, body = request_bytes(inference)
+        headers = {
+            _HEADER_LENGTH: str(len(said)),
+            "Content-Type": "application/octet-stream",
+            "x-request-timeout-ms": f"{inference.there_s * 1e3:.3f}",
+        }
+        answered, raw = await self._ask("POST", path, inference.timeout_s, headers, body)
+        return _inferred(answered, raw, len(body))
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> tuple[Mapping[str, str], bytes]:
+        try:
+            async with self._session.request(
+                method,
+                f"{self._url}/v2/{path}",
+                data=body,
+                headers={**self._headers, **(headers or {})},
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                allow_redirects=False,
+            ) as response:
+                raw = await self._read(response)
+                if response.status != 200:
+                    raise _remote_error(response.status, response.headers, raw)
+                return response.headers, raw
+        except asyncio.TimeoutError:
+            raise RemoteError(Fault.SILENT, f"no answer within {timeout_s:.3f} s") from None
+        except aiohttp.ClientPayloadError as error:
+            raise RemoteError(Fault.UNREACHABLE, f"the answer broke off: {error}") from None
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            raise RemoteError(Fault.UNREACHABLE, str(error) or type(error).__name__) from None
+        except (aiohttp.ClientError, RuntimeError) as error:  # no HTTP, or the session was closed
+            raise RemoteError(Fault.FAILED, f"{type(error).__name__}: {error}") from None
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """The whole body, as long as it is not too large."""
+        limit = self._answer_bytes
+        declared = response.content_length
+        if declared is not None and declared <= limit:
+            return await response.read()
+        chunks, size = [], 0
+        async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if size > limit or (declared or 0) > limit:
+                raise RemoteError(Fault.FAILED, f"the answer has more than {limit} bytes")
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def reconnect(self) -> None:
+        """Makes another session; calls on the old one end."""
+        self._give_up(self._session)
+        self._session = self._open_session()
+
+    def _give_up(self, session: aiohttp.ClientSession) -> None:
+        task = asyncio.get_running_loop().create_task(session.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Closes the session, and waits for those given up."""
+        self._give_up(self._session)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def request_bytes(inference: Inference) -> tuple[bytes, bytes]:
+    """The JSON of a request, and the whole body, for which the tensors are copied once."""
+    said = orjson.dumps(
+        {
+            "parameters": {"timeout": max(1, int(inference.there_s * 1e6))},
+            "inputs": [
+                {
+                    "name": tensor.name,
+                    "datatype": tensor.datatype,
+                    "shape": tensor.shape,
+                    "parameters": {"binary_data_size": tensor.size},
+                }
+                for tensor in inference.inputs
+            ],
+            "outputs": [
+                {"name": name, "parameters": {"binary_data": True}} for name in inference.outputs
+            ],
+        }
+    )
+    parts = [part for tensor in inference.inputs for part in tensor.parts]
+    return said, b"".join([said, *parts])
+
+
+def _inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
+    size = headers.get(_HEADER_LENGTH, "")
+    end = int(size) if size.isdecimal() else len(body)
+    said = _json(body[:end])
+    rest = memoryview(body)[end:]
+    outputs: dict[str, OutputTensor] = {}
+    offset = 0
+    try:
+        for output in said["outputs"]:
+            length = int(output["parameters"]["binary_data_size"])
+            raw = rest[offset : offset + length]
+            offset += length
+            shape = tuple(map(int, output["shape"]))
+            outputs[output["name"]] = OutputTensor(output["datatype"], shape, raw)
+        spent = said.get("parameters") or {}
+        return Inferred(outputs, sent, len(body), there_ns(spent))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise RemoteError(
+            Fault.FAILED, f"answers {said!r:.200}, not outputs with binary data"
+        ) from None
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    if not isinstance(said, dict):
+        raise RemoteError(Fault.FAILED, f"answers {body[:80]!r}, which is no JSON object")
+    return said
+
+
+def _tensors(said: Any) -> tuple[RemoteTensor, ...]:
+    return tuple(
+        RemoteTensor(str(each["name"]), str(each["datatype"]), tuple(map(int, each["shape"])))
+        for each in said
+    )
+
+
+def _remote_error(status: int, headers: Mapping[str, str], body: bytes) -> RemoteError:
+    try:
+        said = str(orjson.loads(body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        said = body[:_ERROR_CHARACTERS].decode(errors="replace")
+    after = headers.get("retry-after", "")
+    retry_after_s = float(after) if after.isdecimal() else None
+    message = f"HTTP {status}: {said[:_ERROR_CHARACTERS]}"
+    return RemoteError(_FAULTS.get(status, Fault.FAILED), message, retry_after_s)

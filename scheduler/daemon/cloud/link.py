@@ -1,0 +1,405 @@
+"""A server of the Open Inference Protocol as a target: `TargetLink` for clouds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import structlog
+
+from scheduler.config_cloud import CloudConfig
+from scheduler.core.commands import Dispatch
+from scheduler.daemon.catalog import Catalog
+from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, Inferred, RemoteError
+from scheduler.daemon.cloud.finding import Finder
+from scheduler.daemon.cloud.latencies import LatencyFile
+from scheduler.daemon.cloud.standing import Standing
+from scheduler.daemon.cloud.tensors import split, stacked
+from scheduler.daemon.link import LinkListener
+from scheduler.daemon.submission import Submission
+from scheduler.daemon.ways.breaker import Backoff, Breaker, BreakerState
+from scheduler.daemon.ways.meter import WayMeter
+from scheduler.daemon.ways.purse import Purse
+from workers.link import Packed
+
+log = structlog.get_logger()
+
+TRIP_AFTER = 3
+"""Failures in a row that open the breaker; a connection that is lost opens it at once."""
+
+_FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
+"""For how long a breaker is open: at first at most, and ever."""
+
+_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
+"""The same for pauses after a refusal."""
+
+_LEAST_PATIENCE_S = 0.02
+"""A probe has at least so long to come back."""
+
+_RETRY_S = 1.2
+"""A probe on a new connection has at least so long: a first packet that is lost is sent again
+after a second (RFC 6298)."""
+
+_FOREVER_NS = 86_400_000_000_000
+"""How long a target is closed whose budget never allows another request."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A batch that is there."""
+
+    dispatch: Dispatch
+    batch: Sequence[Submission]
+    sent_ns: int
+    in_flight: int
+    patience_ns: int
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Its tensors, as the core counts them."""
+        return sum([len(each.body) for each in self.batch])
+
+    @property
+    def deadline_ns(self) -> int:
+        """When the last of its requests has to be answered."""
+        return max([each.deadline_ns for each in self.batch])
+
+
+class CloudLink:
+    """One server; implements `TargetLink`.
+
+    Args:
+        config: Where it is and what it may cost.
+        endpoint: How it is spoken to.
+        catalog: The models of the box.
+        purse: Pays.
+        memory: Keeps what was learned.
+        listener: Who hears how runs end.
+    """
+
+    def __init__(
+        self,
+        config: CloudConfig,
+        endpoint: Endpoint,
+        catalog: Catalog,
+        purse: Purse,
+        memory: LatencyFile,
+        listener: LinkListener,
+    ) -> None:
+        """Not connected yet; see `keep_connected`."""
+        self._config = config
+        self._id = config.name
+        self._endpoint = endpoint
+        self._catalog = catalog
+        self._purse = purse
+        self._memory = memory
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._meter = WayMeter(8e3 / config.bandwidth_mbps if config.bandwidth_mbps else 0.0)
+        chance = Random(config.name)
+        self._breaker = Breaker(TRIP_AFTER, Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance))
+        self._standing = Standing(config, self._breaker, self._meter, listener)
+        self._pauses = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS, chance)
+        self._finder = Finder(config, endpoint, self._meter, purse)
+        self._runs: dict[int, _Run] = {}
+        self._news = asyncio.Event()
+        self._suspect = self._outdated = False
+        self._heard_ns = self._answered_ns = self._open_ns = 0
+
+    # -- TargetLink
+
+    async def keep_connected(self) -> None:
+        """Finds out what the server can do, and again when that has changed, until cancelled."""
+        retries = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, Random(self._id))
+        known = self._memory.read()
+        try:
+            while True:
+                try:
+                    await self._find(known)
+                except RemoteError as error:
+                    log.warning("cloud not used", target=self._id, reason=str(error))
+                    self._listener.on_progress(self._id, 0, 0, str(error))
+                    await asyncio.sleep(retries.next_ns() / 1e9)
+                    self._endpoint.reconnect()
+                    continue
+                retries.reset()
+                await self._watch()
+                known = {name: each.measured() for name, each in self._standing.latencies.items()}
+        finally:
+            self._forget_runs()
+            await self._endpoint.close()
+
+    def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
+        """Sends a batch."""
+        sent_ns = time.monotonic_ns()
+        run = _Run(dispatch, batch, sent_ns, len(self._runs) + 1, 0)
+        longest_ns = self._standing.latencies[dispatch.model].longest_ns(len(batch))
+        slack_ns = self._meter.slow_round_trip_ns - self._meter.round_trip_ns
+        run.patience_ns = self._meter.both_ways_ns(run.size_bytes) + longest_ns + slack_ns
+        self._runs[dispatch.run_id] = run
+        run.task = self._loop.create_task(self._carry(run))
+        run.timer = self._loop.call_later(run.patience_ns / 1e9, self._look_out, run)
+
+    def cancel(self, run_id: int) -> None:
+        """Tells the server that nobody waits any more."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            self._release(run)
+            self._loop.call_soon(self._end_cancelled, run)
+
+    def close(self) -> None:
+        """Keeps what was learned; `keep_connected` hangs up as it ends."""
+        self._purse.close()
+        if self._standing.latencies:
+            self._memory.write(self._standing.latencies.values())
+
+    def describe(self) -> dict[str, Any]:
+        """What is known of the server and the way there."""
+        return {
+            "url": self._config.url,
+            "breaker": {
+                "state": self._breaker.state.value,
+                "trips": self._breaker.trips,
+                "reason": self._breaker.reason,
+            },
+            "limit": self._standing.limit.value,
+            "way": self._meter.describe(),
+            "spending": self._purse.describe(),
+        }
+
+    # -- finding and watching the server
+
+    async def _find(self, known: dict[str, dict[int, list[int]]]) -> None:
+        await self._catalog.spoken.wait()
+        self._listener.on_progress(self._id, 0, 1, "looking at the server")
+        found = await self._finder.find(self._catalog.cards, known)
+        self._outdated = self._suspect = False
+        self._heard_ns = time.monotonic_ns()
+        if found.problems:
+            self._listener.on_catalog(self._id, [], found.problems)
+        self._memory.write(found.latencies.values())
+        log.info("cloud ready", target=self._id, models=sorted(found.latencies))
+        self._standing.begin(found.latencies)
+        self._listener.on_progress(self._id, 1, 1, "ready")
+
+    async def _watch(self) -> None:
+        """Probes, and brings the breaker back, until the models have to be found anew."""
+        while not self._outdated:
+            if self._is_open():
+                await asyncio.sleep(self._open_ns / 1e9)
+                await self._try_again()
+                continue
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._config.probe_s)
+            self._news.clear()
+            idle = time.monotonic_ns() - self._heard_ns >= self._config.probe_s * 1e9
+            if not self._is_open() and (self._suspect or idle):
+                self._suspect = False
+                await self._probe()
+
+    def _is_open(self) -> bool:
+        return self._breaker.state is BreakerState.OPEN
+
+    async def _probe(self) -> None:
+        patience_s = self._probe_patience_s()
+        try:
+            await self._finder.probe(patience_s)
+        except RemoteError as error:
+            if not self._is_open():
+                self._trip(f"no answer to a probe: {error}")
+            return
+        self._heard_ns = time.monotonic_ns()
+        self._standing.tell_changes()
+
+    async def _try_again(self) -> None:
+        try:
+            await self._finder.probe(self._retry_s())
+        except RemoteError as error:
+            self._endpoint.reconnect()
+            self._open_ns = self._breaker.trip(str(error))
+            self._standing.close_for(self._open_ns + int(self._retry_s() * 1e9))
+            return
+        self._heard_ns = time.monotonic_ns()
+        self._breaker.half_open()
+        self._standing.open()
+
+    def _probe_patience_s(self) -> float:
+        return max(_LEAST_PATIENCE_S, 2 * self._meter.slow_round_trip_ns / 1e9)
+
+    def _retry_s(self) -> float:
+        return max(_RETRY_S, 4 * self._meter.slow_round_trip_ns / 1e9)
+
+    def _look_out(self, run: _Run) -> None:
+        """A batch takes longer than it should: is anybody there?"""
+        if run.dispatch.run_id not in self._runs:
+            return
+        silent_ns = time.monotonic_ns() - max(self._heard_ns, run.sent_ns)
+        if silent_ns >= run.patience_ns:
+            self._suspect = True
+            self._news.set()
+        wait_ns = max(run.patience_ns - silent_ns, int(self._probe_patience_s() * 1e9))
+        run.timer = self._loop.call_later(wait_ns / 1e9, self._look_out, run)
+
+    # -- one batch
+
+    async def _carry(self, run: _Run) -> None:
+        """Sends a batch, waits for it, and says what became of it."""
+        cost = self._cost(len(run.batch), self._timeout_s(run))
+        if not self._purse.reserve(cost):
+            self._close_until_affordable(cost)
+            self._end(run)
+            self._listener.on_not_run(run.dispatch.run_id, f"{self._id}: the budget is spent")
+            return
+        self._close_if_spent()
+        try:
+            inferred = await self._endpoint.infer(self._inference(run))
+            model = self._standing.latencies[run.dispatch.model].model
+            results = split(model, inferred.outputs, len(run.batch))
+        except RemoteError as error:
+            self._came_to_nothing(run, error, cost)
+        except Exception as error:  # what went wrong here must not keep the batch for ever
+            log.error("cloud link failed", target=self._id, error=repr(error), exc_info=error)
+            self._end(run)
+            self._listener.on_failed(run.dispatch.run_id, f"{self._id}: {error!r}")
+        else:
+            self._came_back(run, inferred, list(results))
+
+    def _cost(self, requests: int, seconds: float) -> float:
+        return self._config.cost_per_request * requests + self._config.cost_per_s * seconds
+
+    def _timeout_s(self, run: _Run) -> float:
+        """How long an answer is waited for: who accepts a late one waits longer."""
+        left_s = (run.deadline_ns - run.sent_ns) / 1e9
+        if any(each.accept_late for each in run.batch):
+            return max(left_s, self._config.timeout_s)
+        return max(left_s, 1e-3)
+
+    def _inference(self, run: _Run) -> Inference:
+        model = self._standing.latencies[run.dispatch.model].model
+        timeout_s = self._timeout_s(run)
+        back_s = min(self._meter.back_ns / 1e9, timeout_s / 2)
+        wanted = [spec.name for spec in model.card.signature.outputs]
+        inputs = stacked(model, run.batch)
+        return Inference(model.remote, model.version, inputs, wanted, timeout_s, timeout_s - back_s)
+
+    def _came_back(self, run: _Run, inferred: Inferred, results: list[Packed | str]) -> None:
+        now_ns = self._heard_ns = self._answered_ns = time.monotonic_ns()
+        took_ns, there_ns = now_ns - run.sent_ns, inferred.there_ns
+        self._end(run)
+        self._purse.refund(self._config.cost_per_s * max(0.0, self._timeout_s(run) - took_ns / 1e9))
+        way_ns = None if there_ns is None else max(0, took_ns - there_ns)
+        self._meter.carried(inferred.sent, inferred.received, way_ns)
+        left_ns = max(1, took_ns - self._meter.both_ways_ns(run.size_bytes))
+        count, model = len(run.batch), run.dispatch.model
+        self._standing.learn(model, count, took_ns, left_ns, run.in_flight)
+        self._pauses.reset()
+        closed = self._breaker.succeeded()
+        execute_ns = left_ns if there_ns is None else there_ns
+        self._listener.on_done(run.dispatch.run_id, results, execute_ns)
+        if closed:
+            self._standing.open()
+        else:
+            self._standing.tell_changes()
+
+    def _came_to_nothing(self, run: _Run, error: RemoteError, cost: float) -> None:
+        """Ends a batch without results; the table of what each fault means."""
+        run_id, reason = run.dispatch.run_id, f"{self._id}: {error}"
+        self._end(run)
+        match error.fault:
+            case Fault.REFUSED:
+                self._purse.refund(cost)
+                self._standing.limit.dropped()
+                after_s = error.retry_after_s
+                pause_ns = self._pauses.next_ns() if after_s is None else int(after_s * 1e9)
+                self._standing.close_for(min(pause_ns, _LONGEST_PAUSE_NS))
+                self._listener.on_not_run(run_id, reason)
+            case Fault.EXPIRED:
+                self._heard_ns = time.monotonic_ns()
+                self._listener.on_not_run(run_id, reason)
+            case Fault.UNREACHABLE:
+                self._trip(reason)
+                self._listener.on_not_run(run_id, reason)
+            case Fault.SILENT:
+                self._failed(reason)
+                self._listener.on_not_run(run_id, reason)
+            case Fault.GONE:
+                self._outdated = True
+                self._news.set()
+                self._forget_runs()
+                self._listener.on_lost(self._id, reason, blameless=True)
+            case Fault.INVALID:
+                # The core lets each of them run alone from now on, so that a bad one is alone.
+                self._listener.on_failed(run_id, reason)
+            case Fault.FAILED:
+                self._failed(reason)
+                self._listener.on_failed(run_id, reason)
+
+    def _failed(self, reason: str) -> None:
+        open_ns = self._breaker.failed(reason)
+        if open_ns is not None:
+            self._opened(open_ns, reason)
+
+    def _trip(self, reason: str) -> None:
+        """Opens the breaker, unless it is open."""
+        if not self._is_open():
+            self._opened(self._breaker.trip(reason), reason)
+
+    def _opened(self, open_ns: int, reason: str) -> None:
+        """Takes back all that is there, which is lost or would come too late."""
+        log.warning("cloud breaker opened", target=self._id, reason=reason)
+        self._open_ns = open_ns
+        self._news.set()
+        runs = self._forget_runs()
+        # Closed first, or what is taken back would be sent there again.
+        self._standing.close_for(open_ns + int(self._retry_s() * 1e9))
+        self._endpoint.reconnect()
+        for run in runs:
+            self._listener.on_not_run(run.dispatch.run_id, reason)
+
+    # -- the end of a batch
+
+    def _release(self, run: _Run) -> None:
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.task is not None and run.task is not asyncio.current_task():
+            run.task.cancel()
+
+    def _end(self, run: _Run) -> None:
+        """Forgets a batch of which something will be said now."""
+        if run.timer is not None:
+            run.timer.cancel()
+        del self._runs[run.dispatch.run_id]
+
+    def _forget_runs(self) -> list[_Run]:
+        runs = list(self._runs.values())
+        self._runs.clear()
+        for run in runs:
+            self._release(run)
+        return runs
+
+    def _end_cancelled(self, run: _Run) -> None:
+        if self._runs.pop(run.dispatch.run_id, None) is None:
+            return  # it was taken back meanwhile
+        if time.monotonic_ns() >= run.deadline_ns:
+            self._standing.limit.dropped()
+            if self._answered_ns < run.sent_ns:  # it isn't only this one that takes so long
+                self._failed("no answer within the deadline")
+        self._listener.on_not_run(run.dispatch.run_id, f"{self._id}: nobody waits any more")
+
+    # -- the budget
+
+    def _close_if_spent(self) -> None:
+        cost = self._cost(1, 0.0)
+        if self._purse.left() < cost:
+            self._close_until_affordable(cost)
+
+    def _close_until_affordable(self, cost: float) -> None:
+        wait_s = self._purse.affordable_in_s(cost)
+        self._standing.close_for(_FOREVER_NS if wait_s is None else int(wait_s * 1e9) + 1)

@@ -1,0 +1,122 @@
+"""How things stand with a server, and telling the core so when it matters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from scheduler.config_cloud import CloudConfig
+from scheduler.core.offers import Offer
+from scheduler.core.targets import TargetSpec
+from scheduler.daemon.cloud.latencies import Latencies
+from scheduler.daemon.link import LinkListener
+from scheduler.daemon.ways.breaker import Breaker, BreakerState
+from scheduler.daemon.ways.limit import Least, VegasLimit
+from scheduler.daemon.ways.meter import WayMeter
+
+FIRST_LIMIT = 8
+"""Batches at once, until the limit has found its own way."""
+
+_TELL_NS = 100_000_000
+"""A limit or a way that changed is told no more often; each time, policies reckon anew."""
+
+_OFFER_NS = 2_000_000_000
+"""The same of latencies: the core drops what it has learned of an offer that is replaced."""
+
+
+class Standing:
+    """What the core knows of a server.
+
+    Args:
+        config: The server's.
+        breaker: Whether anything is sent there.
+        meter: What the way is like.
+        listener: Who tells the core.
+
+    Attributes:
+        limit: How many batches at once.
+        latencies: How long they take there, by model.
+    """
+
+    def __init__(
+        self, config: CloudConfig, breaker: Breaker, meter: WayMeter, listener: LinkListener
+    ) -> None:
+        """Knows no model yet."""
+        self.limit = VegasLimit(FIRST_LIMIT, config.max_concurrency)
+        self.latencies: Mapping[str, Latencies] = {}
+        self._config = config
+        self._breaker = breaker
+        self._meter = meter
+        self._listener = listener
+        self._least = Least()
+        self._offers: tuple[Offer, ...] = ()
+        self._slots = 0
+        self._told_ns = self._offered_ns = 0
+        self._closed_until_ns = 0
+
+    def begin(self, latencies: Mapping[str, Latencies]) -> None:
+        """The server is there, with these models."""
+        self.latencies = latencies
+        self._closed_until_ns = 0
+        self._meter.moved()
+        self._make_offers(time.monotonic_ns())
+        self._listener.on_up(self._spec())
+
+    def learn(self, model: str, size: int, took_ns: int, execute_ns: int, in_flight: int) -> None:
+        """Takes in how long a batch took, with and without the way there."""
+        now_ns = time.monotonic_ns()
+        least_ns = self._least.observe((model, size), took_ns, now_ns)
+        self.limit.observe(took_ns, least_ns, in_flight)
+        self.latencies[model].observe(size, execute_ns)
+
+    # -- telling
+
+    def tell(self) -> None:
+        """Tells how things are now."""
+        now_ns = time.monotonic_ns()
+        self._listener.on_changed(self._spec(), max(0, self._closed_until_ns - now_ns))
+
+    def tell_changes(self) -> None:
+        """Tells it if it is news, and not too soon after the last."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._told_ns < _TELL_NS or self._breaker.state is BreakerState.OPEN:
+            return
+        moved = self._meter.moved()
+        if not moved and now_ns - self._offered_ns >= _OFFER_NS:
+            moved = any(each.moved() for each in self.latencies.values())
+        if moved:
+            self._make_offers(now_ns)
+        if moved or self._slots != self._allowed():
+            self.tell()
+
+    def close_for(self, closed_ns: int) -> None:
+        """Takes no new batch for so long, or longer if that was said before."""
+        self._closed_until_ns = max(self._closed_until_ns, time.monotonic_ns() + closed_ns)
+        self.tell()
+
+    def open(self) -> None:
+        """Takes batches again."""
+        self._closed_until_ns = 0
+        self.tell()
+
+    def _allowed(self) -> int:
+        return self.limit.value if self._breaker.state is BreakerState.CLOSED else 1
+
+    def _make_offers(self, now_ns: int) -> None:
+        self._offered_ns = now_ns
+        back_ns = self._meter.back_ns
+        self._offers = tuple([each.offer(back_ns) for each in self.latencies.values()])
+
+    def _spec(self) -> TargetSpec:
+        self._slots, self._told_ns = self._allowed(), time.monotonic_ns()
+        return TargetSpec(
+            self._config.name,
+            self._offers,
+            slots=self._slots,
+            width=self._slots,
+            lead_ns=0,
+            cost_per_request=self._config.cost_per_request,
+            cost_per_s=self._config.cost_per_s,
+            remote=True,
+            transfer_ns=self._meter.transfer_ns(),
+        )

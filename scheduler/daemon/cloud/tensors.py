@@ -1,0 +1,162 @@
+"""Between requests of the box and calls of a server: which models agree, and how batches go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler.core.signature import DTYPES, TensorSpec
+from scheduler.daemon.cloud.endpoint import (
+    Fault,
+    InputTensor,
+    OutputTensor,
+    RemoteError,
+    RemoteModel,
+    RemoteTensor,
+)
+from scheduler.daemon.submission import Submission
+from scheduler.ingress.oip.datatypes import DATATYPES
+from scheduler.wire import ALIGNMENT
+from workers.link import ModelCard, Packed
+
+UNNAMED = "remote"
+"""The variant of a model whose server says nothing of versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudModel:
+    """A model of the box that a server runs as well.
+
+    Attributes:
+        card: The model as the box knows it.
+        remote: What it is called there.
+        variant: What answers call what runs there: a variant of the box that the server names
+            among its versions, as a laxity box does, or else the server's last version.
+        version: The version that is asked for; empty for the server's choice.
+        has_batch: Whether tensors there have a batch dimension.
+        max_batch: The most items in one batch.
+    """
+
+    card: ModelCard
+    remote: str
+    variant: str
+    version: str
+    has_batch: bool
+    max_batch: int
+
+
+def agreed(card: ModelCard, there: RemoteModel, max_batch: int) -> CloudModel:
+    """How a model of the box is asked for at a server.
+
+    Raises:
+        ValueError: The server's model takes or gives something else; says what.
+    """
+    batched = card.signature.batched
+    inputs = {tensor.name: tensor for tensor in there.inputs}
+    if sorted(inputs) != sorted(spec.name for spec in card.signature.inputs):
+        names = ", ".join(sorted(inputs)) or "nothing"
+        raise ValueError(f"it takes {names} there")
+    outputs = {tensor.name: tensor for tensor in there.outputs}
+    free = [
+        _check(spec, known.get(spec.name), batched)
+        for specs, known in ((card.signature.inputs, inputs), (card.signature.outputs, outputs))
+        for spec in specs
+    ]
+    shared = [name for name in card.variants if name in there.versions]
+    variant = shared[0] if shared else (there.versions[-1] if there.versions else UNNAMED)
+    most = min(card.max_batch, max_batch) if batched and all(free) else 1
+    return CloudModel(card, there.name, variant, variant if shared else "", batched, most)
+
+
+def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
+    """Whether the batch dimension of a tensor is free there.
+
+    Raises:
+        ValueError: It is another tensor.
+    """
+    if there is None:
+        raise ValueError(f"it has no tensor {spec.name!r} there")
+    if there.datatype != DATATYPES[spec.dtype]:
+        raise ValueError(
+            f"{spec.name!r} is {there.datatype} there and {DATATYPES[spec.dtype]} here"
+        )
+    sizes = there.shape[1:] if batched else there.shape
+    if batched and (not there.shape or there.shape[0] not in (-1, 1)):
+        raise ValueError(f"{spec.name!r} is {list(there.shape)} there, without a free batch")
+    fits = len(sizes) == len(spec.shape) and all(
+        size == -1 or size == here for size, here in zip(sizes, spec.shape, strict=True)
+    )
+    if not fits:
+        here = ["*" if size is None else size for size in spec.shape]
+        raise ValueError(f"{spec.name!r} has items of {list(sizes)} there and {here} here")
+    return not batched or there.shape[0] == -1
+
+
+def stacked(model: CloudModel, batch: Sequence[Submission]) -> list[InputTensor]:
+    """The items of a batch behind each other, without a copy."""
+    tensors = []
+    offset = 0
+    for name, dtype, shape in batch[0].specs:
+        size = math.prod(shape) * DTYPES[dtype]
+        parts = [memoryview(each.body)[offset : offset + size] for each in batch]
+        sizes = (len(batch), *shape) if model.has_batch else tuple(shape)
+        tensors.append(InputTensor(name, DATATYPES[dtype], sizes, parts))
+        offset += size + -size % ALIGNMENT
+    return tensors
+
+
+def split(model: CloudModel, outputs: Mapping[str, OutputTensor], count: int) -> list[Packed]:
+    """The outputs of each item; those of a model with one output are not copied.
+
+    Raises:
+        RemoteError: They are not what the model gives.
+    """
+    specs = model.card.signature.outputs
+    rows = [_rows(model, spec, outputs.get(spec.name), count) for spec in specs]
+    items: list[Packed] = []
+    for index in range(count):
+        described = [
+            [spec.name, spec.dtype, shape] for spec, (shape, _, _) in zip(specs, rows, strict=True)
+        ]
+        parts = [raw[index * size : (index + 1) * size] for _, size, raw in rows]
+        items.append((described, parts[0] if len(parts) == 1 else memoryview(_padded(parts))))
+    return items
+
+
+def _rows(
+    model: CloudModel, spec: TensorSpec, tensor: OutputTensor | None, count: int
+) -> tuple[list[int], int, memoryview]:
+    """The shape of one item, its size in bytes, and the bytes of all."""
+    if tensor is None:
+        raise RemoteError(Fault.FAILED, f"answers without output {spec.name!r}")
+    shape = tensor.shape[1:] if model.has_batch else tensor.shape
+    size = math.prod(shape) * DTYPES[spec.dtype]
+    fits = (
+        tensor.datatype == DATATYPES[spec.dtype]
+        and (not model.has_batch or tensor.shape[:1] == (count,))
+        and len(shape) == len(spec.shape)
+        and all(
+            have >= 0 and want in (None, have) for have, want in zip(shape, spec.shape, strict=True)
+        )
+        and len(tensor.raw) == size * count
+    )
+    if not fits:
+        wanted = [count] * model.has_batch + ["*" if s is None else s for s in spec.shape]
+        raise RemoteError(
+            Fault.FAILED,
+            f"output {spec.name!r} came as {tensor.datatype} {list(tensor.shape)} in "
+            f"{len(tensor.raw)} bytes, not {DATATYPES[spec.dtype]} {wanted}",
+        )
+    return list(shape), size, tensor.raw
+
+
+def _padded(parts: Sequence[memoryview]) -> bytes:
+    """One body of several tensors, each but the last padded as in `scheduler.wire`."""
+    pieces: list[bytes | memoryview] = []
+    padding = 0
+    for part in parts:
+        pieces.append(bytes(padding))
+        pieces.append(part)
+        padding = -len(part) % ALIGNMENT
+    return b"".join(pieces)

@@ -1,0 +1,114 @@
+"""When to stop asking a target that fails, and when to try it again."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Times to wait between attempts: exponential, with full jitter.
+
+    Each wait is drawn evenly from 0 to twice the ceiling of the one before, so that many boxes
+    that lost one target don't come back to it at the same moment; but it is at least a tenth of
+    its own ceiling, so that a wait is one.
+
+    Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+
+    Attributes:
+        first_ns: The first ceiling.
+        most_ns: The highest.
+        rng: Where chance comes from; seed it to have the same waits again.
+    """
+
+    first_ns: int
+    most_ns: int
+    rng: Random
+    _failures: int = 0
+
+    def next_ns(self) -> int:
+        """How long to wait after one more failure."""
+        ceiling_ns = min(self.most_ns, self.first_ns << min(self._failures, 40))
+        self._failures += 1
+        return max(ceiling_ns // 10, self.rng.randrange(ceiling_ns) + 1)
+
+    def reset(self) -> None:
+        """It worked: the next failure is a first one."""
+        self._failures = 0
+
+
+class BreakerState(str, enum.Enum):
+    """What a breaker lets through."""
+
+    CLOSED = "closed"
+    """Everything."""
+
+    OPEN = "open"
+    """Nothing, for a time."""
+
+    HALF_OPEN = "half-open"
+    """One attempt, on whose end it depends how things go on."""
+
+
+class Breaker:
+    """Opens after failures in a row, and closes after an attempt that works.
+
+    Source: M. Nygard, "Release It!", 2007, chapter 5.
+
+    Args:
+        trip_after: How many failures in a row open it.
+        backoff: How long it stays open.
+
+    Attributes:
+        state: What it lets through.
+        trips: How often it opened.
+        reason: Why it opened last, for people.
+    """
+
+    def __init__(self, trip_after: int, backoff: Backoff) -> None:
+        """Closed."""
+        self.state = BreakerState.CLOSED
+        self.trips = 0
+        self.reason = ""
+        self._trip_after = trip_after
+        self._backoff = backoff
+        self._failures = 0
+
+    def failed(self, reason: str) -> int | None:
+        """Notes a failure; how long it is open from now on, None if it stays as it is.
+
+        While it is open, failures are those of attempts from before; they change nothing.
+        """
+        if self.state is BreakerState.OPEN:
+            return None
+        self._failures += 1
+        if self.state is BreakerState.CLOSED and self._failures < self._trip_after:
+            return None
+        return self.trip(reason)
+
+    def trip(self, reason: str) -> int:
+        """Opens it, however few the failures; how long it is open, in nanoseconds."""
+        self.state = BreakerState.OPEN
+        self.trips += 1
+        self.reason = reason
+        return self._backoff.next_ns()
+
+    def half_open(self) -> None:
+        """Its time is over: one attempt is let through."""
+        self.state = BreakerState.HALF_OPEN
+
+    def succeeded(self) -> bool:
+        """Notes a success; whether that closed it.
+
+        While it is open that is an attempt from before, which says nothing of the present.
+        """
+        if self.state is BreakerState.OPEN:
+            return False
+        self._failures = 0
+        if self.state is BreakerState.CLOSED:
+            return False
+        self.state = BreakerState.CLOSED
+        self._backoff.reset()
+        return True

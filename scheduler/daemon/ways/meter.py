@@ -1,0 +1,160 @@
+"""What a way is like: round trip, jitter, loss, bandwidth, as live traffic and probes show it."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import Any
+
+ROUND_TRIPS = 64
+"""Round trips that are remembered: a minute of probes, or the last of what was sent."""
+
+BULK_BYTES = 16_384
+"""From this size on a message says something of the bandwidth, and below it of the round trip."""
+
+_MATERIAL = 0.2
+"""The way is another one if its round trip or bandwidth moved by more than this share ..."""
+
+_MATERIAL_NS = 1_000_000
+"""... and a message of 100 KB takes so much longer or shorter."""
+
+_TYPICAL_BYTES = 100_000
+
+
+class _Recent:
+    """The last samples, in order of age and of size."""
+
+    __slots__ = ("_aged", "_sorted")
+
+    def __init__(self) -> None:
+        self._aged: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._aged)
+
+    def add(self, sample: float) -> None:
+        if len(self._aged) == ROUND_TRIPS:
+            self._sorted.remove(self._aged.popleft())
+        self._aged.append(sample)
+        insort(self._sorted, sample)
+
+    def quantile(self, share: float) -> float:
+        ordered = self._sorted
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+class WayMeter:
+    """Measures one way.
+
+    A small message tells the round trip. A large one whose far end says how long it was there
+    tells the bandwidth: what is left of its time, apart from the round trip, is that of its bytes.
+
+    Args:
+        byte_ns: How long each byte takes, until that is measured; 0 leaves it to the scheduler's
+            latency curve, which takes it for execution.
+
+    Attributes:
+        sent_bytes: All that went there.
+        received_bytes: All that came back.
+    """
+
+    def __init__(self, byte_ns: float = 0.0) -> None:
+        """Has seen nothing."""
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._round_trips = _Recent()
+        self._byte_ns = _Recent()
+        self._first_byte_ns = byte_ns
+        self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
+        self._told_ns = 0
+
+    # -- learning
+
+    def round_trip(self, took_ns: int) -> None:
+        """A small message came back."""
+        self._round_trips.add(float(took_ns))
+        self._answered.append(True)
+
+    def lost(self) -> None:
+        """A small message did not come back in time."""
+        self._answered.append(False)
+
+    def carried(self, sent: int, received: int, way_ns: int | None) -> None:
+        """A message and its answer came through.
+
+        Args:
+            sent: Its bytes.
+            received: Those of the answer.
+            way_ns: Its time without that at the far end; None where the far end does not say.
+        """
+        self.sent_bytes += sent
+        self.received_bytes += received
+        if way_ns is None:
+            return
+        if sent + received < BULK_BYTES:
+            self.round_trip(way_ns)
+        elif self._round_trips:
+            extra_ns = max(0.0, way_ns - self._round_trips.quantile(0.5))
+            self._byte_ns.add(extra_ns / (sent + received))
+
+    # -- what is known
+
+    @property
+    def round_trip_ns(self) -> int:
+        """The median round trip; 0 before the first."""
+        return int(self._round_trips.quantile(0.5))
+
+    @property
+    def slow_round_trip_ns(self) -> int:
+        """The longest of the last round trips; 0 before the first."""
+        return int(self._round_trips.quantile(1.0))
+
+    @property
+    def jitter_ns(self) -> int:
+        """How much longer one round trip in twenty takes than the median."""
+        return int(self._round_trips.quantile(0.95)) - self.round_trip_ns
+
+    @property
+    def loss(self) -> float:
+        """The share of the last small messages that never came back."""
+        return 1 - sum(self._answered) / len(self._answered) if self._answered else 0.0
+
+    @property
+    def byte_ns(self) -> float:
+        """How long each byte takes."""
+        return self._byte_ns.quantile(0.5) if self._byte_ns else self._first_byte_ns
+
+    def transfer_ns(self) -> tuple[int, float]:
+        """The way there, for a message and for each byte; as in `TargetSpec`."""
+        return self.round_trip_ns // 2, self.byte_ns
+
+    @property
+    def back_ns(self) -> int:
+        """The way back of a small answer."""
+        return self.round_trip_ns - self.round_trip_ns // 2
+
+    def both_ways_ns(self, size_bytes: int) -> int:
+        """The way there of so many bytes, and back."""
+        return self.round_trip_ns + int(self.byte_ns * size_bytes)
+
+    def moved(self) -> bool:
+        """Whether the way is another one than when this was last true."""
+        typical_ns = self.both_ways_ns(_TYPICAL_BYTES)
+        apart_ns = abs(typical_ns - self._told_ns)
+        if apart_ns < _MATERIAL_NS or apart_ns < _MATERIAL * self._told_ns:
+            return False
+        self._told_ns = typical_ns
+        return True
+
+    def describe(self) -> dict[str, Any]:
+        """All of it, for people and programs; bandwidth is None until it was measured."""
+        byte_ns = self.byte_ns
+        return {
+            "round_trip_ms": self.round_trip_ns / 1e6,
+            "jitter_ms": self.jitter_ns / 1e6,
+            "loss": round(self.loss, 4),
+            "bandwidth_mbps": round(8e3 / byte_ns, 3) if byte_ns else None,
+            "sent_bytes": self.sent_bytes,
+            "received_bytes": self.received_bytes,
+        }

@@ -1,0 +1,166 @@
+"""What may be spent: hard limits over sliding times, which a restart does not renew."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+_STEP_S = 60
+"""Spending is remembered by the minute."""
+
+_LEASE = 0.01
+"""What is written down as spent before it is, as a share of the smallest budget: so that not each
+batch waits for a disk, and a restart loses no more than that."""
+
+
+class Purse:
+    """Spends within budgets, each the most of any so many seconds.
+
+    The file on disk never says less than was spent: it is written ahead by a hundredth of the
+    smallest budget, and a start counts all that it says. A file that can't be read counts as a
+    budget that is spent, because nothing else would be certain to keep it. The disk is not waited
+    for: power that fails may lose what was spent in the seconds before.
+
+    Args:
+        budgets: By seconds, the most in that time; none is no limit, and nothing is written.
+        path: Where it is kept.
+        clock_s: The wall clock, which restarts and reboots share.
+
+    Attributes:
+        spent: All since the start of the process.
+        budgets: As given.
+    """
+
+    def __init__(
+        self, budgets: Mapping[int, float], path: Path, clock_s: Callable[[], float]
+    ) -> None:
+        """Counts what was spent before."""
+        self.budgets = dict(budgets)
+        self.spent = 0.0
+        self._path = path
+        self._clock_s = clock_s
+        self._longest_s = max(self.budgets, default=0)
+        self._lease = 0.0
+        self._steps: deque[list[float]] = deque(self._read() if budgets else ())
+
+    # -- spending
+
+    def reserve(self, cost: float) -> bool:
+        """Spends, if every budget allows."""
+        if not self.budgets or not cost:
+            self.spent += cost
+            return True
+        now_s = self._clock_s()
+        if cost > self.left(now_s):
+            return False
+        self._add(now_s, cost)
+        if cost > self._lease:
+            ahead = min(_LEASE * min(self.budgets.values()), self.left(now_s))
+            if not self._write(now_s, ahead):
+                self._add(now_s, -cost)
+                return False
+            self._lease = ahead
+        else:
+            self._lease -= cost
+        self.spent += cost
+        return True
+
+    def refund(self, cost: float) -> None:
+        """Takes back a part of what was reserved lately."""
+        self.spent -= cost
+        if self.budgets and cost:
+            self._add(self._clock_s(), -cost)
+
+    def left(self, now_s: float | None = None) -> float:
+        """What may be spent now; infinite without a budget."""
+        now_s = self._clock_s() if now_s is None else now_s
+        return min(
+            [limit - self._spent_in(seconds, now_s) for seconds, limit in self.budgets.items()],
+            default=float("inf"),
+        )
+
+    def affordable_in_s(self, cost: float) -> float | None:
+        """How long until so much may be spent; None if it is beyond a budget, and never will."""
+        if not self.budgets:
+            return 0.0
+        if cost > min(self.budgets.values()):
+            return None
+        now_s = self._clock_s()
+        return max([self._wait_s(s, limit - cost, now_s) for s, limit in self.budgets.items()])
+
+    def _wait_s(self, seconds: int, limit: float, now_s: float) -> float:
+        """How long until no more than a limit was spent in the time before."""
+        over, wait_s = self._spent_in(seconds, now_s) - limit, 0.0
+        for start_s, cost in self._steps:
+            if over <= 0:
+                break
+            if start_s + _STEP_S > now_s - seconds:
+                over -= cost
+                wait_s = start_s + _STEP_S + seconds - now_s
+        return max(0.0, wait_s)
+
+    def _spent_in(self, seconds: int, now_s: float) -> float:
+        """All of the last so many seconds, and what a clock that was set back left ahead."""
+        return sum([cost for start_s, cost in self._steps if start_s + _STEP_S > now_s - seconds])
+
+    def _add(self, now_s: float, cost: float) -> None:
+        while self._steps and self._steps[0][0] + _STEP_S <= now_s - self._longest_s:
+            self._steps.popleft()
+        step_s = now_s // _STEP_S * _STEP_S
+        if self._steps and self._steps[-1][0] >= step_s:
+            self._steps[-1][1] += cost
+        else:
+            self._steps.append([step_s, cost])
+
+    # -- the file
+
+    def close(self) -> None:
+        """Writes down what was truly spent."""
+        if self.budgets:
+            self._write(self._clock_s(), 0.0)
+
+    def _write(self, now_s: float, ahead: float) -> bool:
+        """Whether it is on disk that all this, and so much more, was spent."""
+        steps = [*map(list, self._steps), [now_s // _STEP_S * _STEP_S, ahead]]
+        temporary = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps({"spent": steps}))
+            temporary.replace(self._path)
+        except OSError as error:
+            log.error("spending can't be written down, so nothing is spent", error=str(error))
+            return False
+        return True
+
+    def _read(self) -> list[list[float]]:
+        try:
+            spent = json.loads(self._path.read_text())["spent"]
+            return [[float(start_s), float(cost)] for start_s, cost in spent]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.error(
+                "the file of what was spent is damaged; the budget counts as spent (remove the "
+                "file to begin anew)",
+                file=str(self._path),
+                error=repr(error),
+            )
+            return [[self._clock_s(), max(self.budgets.values())]]
+
+    def describe(self) -> dict[str, Any]:
+        """Spending and budgets, for people and programs."""
+        now_s = self._clock_s()
+        return {
+            "spent": self.spent,
+            "budgets": [
+                {"seconds": seconds, "limit": limit, "spent": self._spent_in(seconds, now_s)}
+                for seconds, limit in self.budgets.items()
+            ],
+        }

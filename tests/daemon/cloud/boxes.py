@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scheduler.config import CloudConfig
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.core.signature import Signature, TensorSpec
+from scheduler.daemon.cloud.dialing import cloud_link
+from scheduler.daemon.cloud.link import CloudLink
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer, Submission
+from workers.link import ModelCard
+
+
+class Box:
+    """A driver with a cloud as its only target, and what its requests came to."""
+
+    def __init__(self, driver: Driver, link: CloudLink):
+        self.driver = driver
+        self.link = link
+
+    async def ask(self, value: float = 1.0, deadline_ms: float = 2_000, **more: Any) -> Answer:
+        return await self.post(value, deadline_ms, **more)[1]
+
+    def post(
+        self,
+        value: float = 1.0,
+        deadline_ms: float = 2_000,
+        accept_late: bool = False,
+        model: str = "double",
+    ) -> tuple[int, asyncio.Future[Answer]]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        body = memoryview(np.full(4, value, np.float32).tobytes())
+        submission = Submission(
+            RequestClass(model, None, ((4,),)),
+            [["x", "float32", [4]]],
+            body,
+            self.driver.clock_ns() + int(deadline_ms * 1e6),
+            3,
+            1.0,
+            accept_late,
+            future.set_result,
+        )
+        [request_id] = self.driver.submit([submission])
+        return request_id, future
+
+    async def until(self, reached: Callable[[], Any], seconds: float = 10.0) -> None:
+        """Waits for what must become true."""
+        for _ in range(int(seconds * 200)):
+            if reached():
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"not reached: {self.link.describe()}")
+
+    @property
+    def is_up(self) -> bool:
+        target = self.driver.core.targets.get("far")
+        return target is not None and target.up
+
+    @property
+    def breaker(self) -> str:
+        return str(self.link.describe()["breaker"]["state"])
+
+
+def numbers(answer: Answer) -> list[float]:
+    assert answer.outcome is Outcome.COMPLETED, answer
+    assert answer.outputs is not None
+    return list(np.frombuffer(answer.outputs[1], np.float32))
+
+
+CARD = ModelCard(
+    "double",
+    "",
+    Signature((TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (4,)),), True),
+    ("only",),
+    8,
+)
+
+
+@asynccontextmanager
+async def box_of(
+    url: str, folder: Path, card: ModelCard = CARD, **settings: Any
+) -> AsyncIterator[Box]:
+    driver = Driver(("edf", {}))
+    driver.catalog.learn("cpu:0", [card], [])
+    config = CloudConfig.model_validate({"name": "far", "url": url, "timeout_s": 2.0, **settings})
+    link = cloud_link(config, driver, folder)
+    driver.add_target("far", link)
+    try:
+        yield Box(driver, link)
+        driver.core.validate()
+    finally:
+        await driver.close()

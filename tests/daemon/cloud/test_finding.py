@@ -1,0 +1,107 @@
+"""Which models of a server are taken for those of the box."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.core.signature import Signature, TensorSpec
+from scheduler.daemon.cloud.endpoint import RemoteModel, RemoteTensor
+from scheduler.daemon.cloud.tensors import agreed
+from tests.daemon.cloud.boxes import CARD, box_of, numbers
+from tests.daemon.cloud.far_server import FarServer
+
+
+def remote(shape: tuple[int, ...], datatype: str = "FP32", *versions: str) -> RemoteModel:
+    tensors = [(RemoteTensor(name, datatype, shape),) for name in "xy"]
+    return RemoteModel("there", versions, *tensors)
+
+
+def test_a_variant_of_the_box_that_the_server_names_is_asked_for_by_name():
+    card = replace(CARD, variants=("fp32", "int8"))
+    model = agreed(card, remote((-1, 4), "FP32", "int8", "fp32"), 4)
+    assert (model.variant, model.version, model.max_batch) == ("fp32", "fp32", 4)
+
+
+def test_versions_of_another_kind_are_left_to_the_server():
+    model = agreed(CARD, remote((-1, 4), "FP32", "1", "3"), 64)
+    assert (model.variant, model.version, model.max_batch) == ("3", "", 8)
+    assert agreed(CARD, remote((-1, -1)), 64).variant == "remote"
+
+
+def test_a_batch_that_is_fixed_to_one_takes_one_item():
+    assert agreed(CARD, remote((1, 4)), 8).max_batch == 1
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (remote((-1, 5)), "items of \\[5\\] there and \\[4\\] here"),
+        (remote((-1, 4), "FP16"), "'x' is FP16 there and FP32 here"),
+        (remote((3, 4)), "without a free batch"),
+        (remote((-1, 4, 1)), "items of"),
+        (remote(()), "without a free batch"),
+        (replace(remote((-1, 4)), inputs=()), "it takes nothing there"),
+        (replace(remote((-1, 4)), outputs=()), "it has no tensor 'y' there"),
+    ],
+)
+def test_another_model_of_the_same_name_is_not_used(there: RemoteModel, said: str):
+    with pytest.raises(ValueError, match=said):
+        agreed(CARD, there, 8)
+
+
+def test_a_free_size_of_the_box_has_to_be_free_there():
+    free = TensorSpec("x", "float32", (None,))
+    card = replace(CARD, signature=Signature((free,), (replace(free, name="y"),), True))
+    assert agreed(card, remote((-1, -1)), 8).max_batch == 8
+    with pytest.raises(ValueError, match="items of"):
+        agreed(card, remote((-1, 4)), 8)
+
+
+def start(folder: Path, prepare: Any, **settings: Any) -> tuple[dict[str, Any], list[Any]]:
+    """What `status` and the catalog say of a server that was prepared so."""
+
+    async def run() -> tuple[dict[str, Any], list[Any]]:
+        far = FarServer()
+        prepare(far)
+        await far.start()
+        try:
+            async with box_of(far.url, folder, **settings) as box:
+                progress = lambda: box.driver.status()["targets"][0]["progress"]  # noqa: E731
+                await box.until(
+                    lambda: progress()["text"] not in ("starting", "looking at the server")
+                )
+                return progress(), box.driver.catalog.problems.get("far", [])
+        finally:
+            await far.stop()
+
+    return asyncio.run(run())
+
+
+def test_a_server_without_any_model_of_the_box_is_said_and_not_used(tmp_path: Path):
+    progress, _ = start(tmp_path, lambda far: setattr(far, "shape", [-1, 7]))
+    assert "runs no model of the box" in progress["text"]
+    assert "items of [7] there and [4] here" in progress["text"]
+
+
+def test_a_model_that_is_listed_and_is_none_of_the_box_is_a_problem(tmp_path: Path):
+    progress, problems = start(tmp_path, lambda far: None, models=["double", "tripple"])
+    assert progress["text"] == "ready"
+    assert problems == [("tripple", "it is no model of the box")]
+
+
+def test_a_model_goes_by_its_name_there(tmp_path: Path):
+    async def run() -> None:
+        far = await FarServer().start()
+        card = replace(CARD, name="twice")
+        async with box_of(far.url, tmp_path, card, models={"twice": "double"}) as box:
+            await box.until(lambda: box.is_up)
+            assert numbers(await box.ask(3.0, model="twice")) == [6.0] * 4
+            assert {request.model_name for request in far.asked} == {"double"}
+        await far.stop()
+
+    asyncio.run(run())

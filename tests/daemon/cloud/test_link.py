@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from scheduler.core.outcomes import Outcome
+from tests.daemon.cloud.boxes import Box, box_of, numbers
+from tests.daemon.cloud.far_server import FarServer, doubled
+
+Test = Callable[[Box, FarServer], Awaitable[None]]
+
+
+def with_far(folder: Path, test: Test, **settings: Any) -> None:
+    async def run() -> None:
+        far = await FarServer().start()
+        try:
+            async with box_of(far.url, folder, **settings) as box:
+                await box.until(lambda: box.is_up)
+                await test(box, far)
+        finally:
+            await far.stop()
+
+    asyncio.run(run())
+
+
+def test_a_batch_is_stacked_sent_and_split(tmp_path: Path):
+    async def test(box: Box, far: FarServer) -> None:
+        assert numbers(await box.ask(3.0)) == [6.0] * 4
+        answers = await asyncio.gather(*[box.ask(float(value)) for value in range(40)])
+        assert [numbers(answer)[0] for answer in answers] == [2.0 * v for v in range(40)]
+        assert all(answer.target == "far" for answer in answers)
+        assert max(request.inputs[0].shape[0] for request in far.asked) > 1, "batches grow"
+        assert answers[0].offer is not None
+        assert answers[0].offer.variant == "1"
+
+    with_far(tmp_path, test)
+
+
+def test_the_deadline_travels_as_what_is_left_of_it(tmp_path: Path):
+    async def test(box: Box, far: FarServer) -> None:
+        left: list[float] = []
+
+        async def note(request: Any, context: Any) -> Any:
+            left.append(context.time_remaining())
+            return doubled(request)
+
+        far.behaviour = note
+        await box.ask(deadline_ms=1_000)
+        timeout_us = far.asked[-1].parameters["timeout"].int64_param
+        assert 0 < left[0] <= 1.1  # gRPC rounds it
+        assert 0 < timeout_us <= 1_000_000
+        assert timeout_us / 1e6 < 1.0, "the way back is taken off"
+
+    with_far(tmp_path, test)
+
+
+def test_headers_go_with_every_call(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("a-token-of-thirty-two-characters\n")
+    token.chmod(0o600)
+
+    async def test(box: Box, far: FarServer) -> None:
+        await box.ask()
+        assert far.metadata[-1]["authorization"] == "Bearer a-token-of-thirty-two-characters"
+        assert far.metadata[-1]["x-project"] == "42"
+
+    with_far(tmp_path, test, token_file=str(token), headers={"X-Project": "42"})
+
+
+def test_a_cancelled_request_is_cancelled_there(tmp_path: Path):
+    async def test(box: Box, far: FarServer) -> None:
+        far.behaviour = hang
+        request_id, future = box.post()
+        await box.until(lambda: far.asked and far.asked[-1].inputs[0].shape == [1, 4])
+        before = len(far.asked)
+        await box.until(lambda: len(far.asked) >= before)
+        box.driver.cancel(request_id)
+        assert (await future).outcome is Outcome.CANCELLED
+        await box.until(lambda: far.cancelled == 1)
+        assert box.breaker == "closed"
+
+    with_far(tmp_path, test, expected_ms=5)
+
+
+async def hang(request: Any, context: Any) -> Any:
+    await asyncio.sleep(60)
+
+
+def abort(status: grpc.StatusCode, *metadata: tuple[str, str]) -> Any:
+    async def behaviour(request: Any, context: Any) -> Any:
+        await context.abort(status, "no", metadata)
+
+    return behaviour
+
+
+def once(fault: Any) -> Any:
+    """A fault at first, and then none."""
+    faults = [fault]
+
+    async def behaviour(request: Any, context: Any) -> Any:
+        return await faults.pop()(request, context) if faults else doubled(request)
+
+    return behaviour
+
+
+def answers_with(**output: Any) -> Any:
+    async def behaviour(request: Any, context: Any) -> Any:
+        raw = output.pop("raw", b"\0" * 16)
+        response = pb.ModelInferResponse()
+        response.outputs.add(**{"name": "y", "datatype": "FP32", "shape": [1, 4], **output})
+        response.raw_output_contents.append(raw)
+        return response
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    "status",
+    ["RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL", "INVALID_ARGUMENT", "NOT_FOUND", "UNKNOWN"],
+)
+def test_after_a_fault_that_passes_the_request_is_served(tmp_path: Path, status: str):
+    async def test(box: Box, far: FarServer) -> None:
+        far.behaviour = once(abort(grpc.StatusCode[status]))
+        assert numbers(await box.ask(2.0, deadline_ms=20_000)) == [4.0] * 4
+
+    with_far(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shape": [2, 4]},
+        {"shape": [1, 5], "raw": b"\0" * 20},
+        {"shape": [4]},
+        {"datatype": "FP16", "raw": b"\0" * 8},
+        {"raw": b"\0" * 15},
+        {"name": "z"},
+        {"shape": [1, -4]},
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_a_failure_and_never_a_result(tmp_path: Path, wrong: Any):
+    async def test(box: Box, far: FarServer) -> None:
+        async def behaviour(request: Any, context: Any) -> Any:
+            return await answers_with(**wrong)(request, context)
+
+        far.behaviour = behaviour
+        answer = await box.ask(deadline_ms=20_000)
+        assert answer.outcome is Outcome.FAILED
+        assert "far: " in answer.reason
+
+    with_far(tmp_path, test)
+
+
+def test_one_bad_item_does_not_fail_the_others_of_its_batch(tmp_path: Path):
+    async def test(box: Box, far: FarServer) -> None:
+        async def no_sevens(request: Any, context: Any) -> Any:
+            if 14.0 in memoryview(doubled(request).raw_output_contents[0]).cast("f"):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no sevens")
+            return doubled(request)
+
+        await asyncio.gather(*[box.ask(1.0) for _ in range(40)])
+        far.behaviour = no_sevens
+        answers = await asyncio.gather(*[box.ask(float(v), 20_000) for v in range(20)])
+        assert [a.outcome is Outcome.FAILED for a in answers] == [v == 7 for v in range(20)]
+        assert "no sevens" in answers[7].reason
+
+    with_far(tmp_path, test)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from scheduler.daemon.ways.meter import ROUND_TRIPS, WayMeter
+
+MS = 1_000_000
+
+
+def test_small_messages_tell_the_round_trip_and_its_jitter():
+    meter = WayMeter()
+    for index in range(20):
+        meter.round_trip((10 + 20 * (index == 19)) * MS)
+    assert meter.round_trip_ns == 10 * MS
+    assert meter.jitter_ns == 20 * MS
+    assert meter.slow_round_trip_ns == 30 * MS
+    assert meter.loss == 0
+
+
+def test_large_messages_tell_the_bandwidth_where_the_far_end_says_how_long_it_took():
+    meter = WayMeter()
+    meter.carried(100_000, 0, 90 * MS)
+    assert meter.byte_ns == 0, "without a round trip the bytes' part is not known"
+    meter.round_trip(10 * MS)
+    meter.carried(90_000, 10_000, None)
+    assert meter.byte_ns == 0
+    meter.carried(90_000, 10_000, 90 * MS)
+    assert meter.transfer_ns() == (5 * MS, 800.0)
+    assert meter.back_ns == 5 * MS
+    assert meter.both_ways_ns(1_000) == 10 * MS + 800_000
+    assert meter.describe()["bandwidth_mbps"] == 10.0
+    assert (meter.sent_bytes, meter.received_bytes) == (280_000, 20_000)
+
+
+def test_live_traffic_of_small_messages_needs_no_probes():
+    meter = WayMeter()
+    meter.carried(600, 400, 7 * MS)
+    assert meter.round_trip_ns == 7 * MS
+
+
+def test_loss_is_the_share_that_did_not_come_back_lately():
+    meter = WayMeter()
+    for index in range(2 * ROUND_TRIPS):
+        meter.lost() if index % 4 == 0 else meter.round_trip(MS)
+    assert meter.loss == pytest.approx(0.25)
+
+
+def test_only_what_matters_makes_it_another_way():
+    meter = WayMeter()
+    meter.round_trip(20 * MS)
+    assert meter.moved()
+    assert not meter.moved()
+    for _ in range(ROUND_TRIPS):
+        meter.round_trip(22 * MS)
+    assert not meter.moved(), "a tenth more is noise"
+    for _ in range(ROUND_TRIPS):
+        meter.round_trip(30 * MS)
+    assert meter.moved()
