@@ -137,6 +137,7 @@ class Replica:
             doors.compat,
             doors.items,
             config.log.level,
+            no_orders="an order would reach one replica of several; change the configuration",
         )
         limits = http_limits(config.of_replica(self._run_dir / "native.sock"))
         return EmbeddedDoor(service, limits, load_access(config.token_file, config.tenants_file))

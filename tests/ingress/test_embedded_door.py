@@ -58,14 +58,23 @@ def box(tmp_path: Path) -> Iterator[OneModel]:
 
 
 def with_door(
-    box: FakeBox, work: Callable[[EmbeddedDoor], Awaitable[Any]], access: Access | None = None
+    box: FakeBox,
+    work: Callable[[EmbeddedDoor], Awaitable[Any]],
+    access: Access | None = None,
+    no_orders: str = "",
 ) -> Any:
     """What some work with a door gives, on a loop of its own."""
 
     async def run() -> Any:
         defaults = Defaults(10_000.0, {})
         service = Service(
-            Box(box.url), SharedMemory(None), defaults, "laxity", LIMITS.items, "info"
+            Box(box.url),
+            SharedMemory(None),
+            defaults,
+            "laxity",
+            LIMITS.items,
+            "info",
+            no_orders=no_orders,
         )
         try:
             return await work(EmbeddedDoor(service, LIMITS, access or Access()))
@@ -193,6 +202,19 @@ def test_an_address_for_others_lets_nobody_in_without_tokens(box: OneModel) -> N
     response = ask(box, "GET", "/v2", is_local=False)
     assert response.status == 401
     assert "token_file" in said(response)["error"]
+
+
+def test_one_of_several_takes_no_orders(box: OneModel) -> None:
+    token = new_token()
+    access = Access([OWNER.model_copy(update={"tokens": (hash_of(token),)})])
+    headers = (("authorization", f"Bearer {token}"),)
+
+    async def work(door: EmbeddedDoor) -> Response:
+        path = "/v2/repository/models/digits/unload"
+        return await door.answer("POST", path, headers, parts(b"{}"), is_local=True)
+
+    response = with_door(box, work, access, "there are others")
+    assert (response.status, said(response)["error"]) == (403, "there are others")
 
 
 def test_web_pages_stay_outside(box: OneModel) -> None:

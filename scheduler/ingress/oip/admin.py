@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.errors import InvalidInput
+from scheduler.errors import Forbidden, InvalidInput
 from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Tenant
 
@@ -35,7 +35,7 @@ class Admin:
         """Takes requests for a model again.
 
         Raises:
-            Forbidden: The tenant may not.
+            Forbidden: The tenant may not, or nobody may.
             ModelNotFound: There is no such model.
         """
         await self._order(tenant, "load", model=model)
@@ -48,7 +48,7 @@ class Admin:
         """Lets another policy decide.
 
         Raises:
-            Forbidden: The tenant may not.
+            Forbidden: The tenant may not, or nobody may.
             InvalidInput: There is no such policy or option.
         """
         return await self._order(tenant, "policy", name=name, options=options)
@@ -89,6 +89,8 @@ class Admin:
 
     async def _order(self, tenant: Tenant, kind: str, **fields: Any) -> Any:
         tenant.check_scope("admin")
+        if self._service.no_orders:
+            raise Forbidden(self._service.no_orders)
         answer = await self._service.box.ask(kind, tenant, **fields)
         self._service.box.changed()
         return answer

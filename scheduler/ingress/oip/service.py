@@ -21,6 +21,7 @@ class Service:
         items: The batch dimension that one request may have.
         log_level: The least severe message that is logged.
         draining: Whether nothing new is begun.
+        no_orders: Why nothing can be changed here; empty where it can.
     """
 
     box: Box
@@ -30,3 +31,4 @@ class Service:
     items: int
     log_level: str
     draining: bool = False
+    no_orders: str = ""
