@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from benchmarks.figures import write_figures
+from benchmarks.figures import print_contenders, write_figures
 from benchmarks.noop import make_models
 from benchmarks.overhead import throughput
 from benchmarks.redis_server import RedisServer, redis_binary
@@ -182,10 +182,7 @@ def main() -> None:
         folder = Path(name)
         make_models(folder / "models")
         found = measure(folder)
-    print(f"{'':20}" + "".join(f"{contender:>14}" for contender in found))
-    for key in found["uncached"]:
-        row = (found[contender].get(key) for contender in found)
-        print(f"{key:20}" + "".join(f"{'' if v is None else format(v, '.3f'):>14}" for v in row))
+    print_contenders(found, found["uncached"])
     if arguments.json:
         write_figures(found, arguments.json)
 
