@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import write_figures
+from benchmarks.figures import print_contenders, write_figures
 from benchmarks.noop import make_models
 from benchmarks.spawned_agent import spawned_agent
 from scheduler import Client
@@ -152,10 +152,7 @@ def main() -> None:
             "ray_serve_handle": measure_ray_serve(),
         }
     found["ratio"] = ratios(found["laxity"], found["ray_serve_handle"])
-    print(f"{'':20}" + "".join(f"{contender:>18}" for contender in found))
-    for key in found["laxity"]:
-        row = (found[contender].get(key) for contender in found)
-        print(f"{key:20}" + "".join(f"{'' if v is None else format(v, '.3f'):>18}" for v in row))
+    print_contenders(found, found["laxity"])
     if arguments.json:
         write_figures(found, arguments.json)
 

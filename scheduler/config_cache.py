@@ -56,7 +56,7 @@ class CacheConfig(Section):
     max_input_kb: Count = 4096
     """The largest input that is looked up, in 10^3 bytes; hashing 1000 KB takes about 0.12 ms."""
 
-    timeout_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 50.0
+    timeout_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
     """After how long without an answer a Redis counts as away, in milliseconds. A request never
     waits for it longer than a quarter of what it has to spare."""
 

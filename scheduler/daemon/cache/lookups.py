@@ -175,9 +175,11 @@ class Lookups:
     # -- what the link tells
 
     def on_open(self) -> None:
-        """What changed while Redis was away, nobody told."""
-        if self.shared.link.tracks:
-            self._memory.clear()
+        """Nothing to do: what was removed while it was away leaves memory when its time ends.
+
+        To forget everything instead would take the box's answers from it whenever the link is
+        lost, which happens first to a box that is overloaded.
+        """
 
     def on_lost(self) -> None:
         """Nobody would tell any more what another box has written."""
