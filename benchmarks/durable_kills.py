@@ -44,6 +44,7 @@ from scheduler.durable.records import Bounds
 IN_FLIGHT = 64
 DEADLINE_S = 24 * 3600.0
 FETCHED_AT_ONCE = 200
+READY_S = 60
 
 
 @dataclass(slots=True)
@@ -159,9 +160,16 @@ async def watch(url: str, tasks: int, tally: Tally) -> None:
 
 
 async def wait_for_models(url: str) -> None:
-    """Waits until the box would take a task."""
+    """Waits until the box would take a task.
+
+    Raises:
+        RuntimeError: It does not get that far.
+    """
+    end_s = time.monotonic() + READY_S
     async with connected(url) as client:
         while not (await client.models())["models"]:
+            if time.monotonic() > end_s:
+                raise RuntimeError(f"the box has no models after {READY_S} s; see what it wrote")
             await asyncio.sleep(0.01)
 
 
