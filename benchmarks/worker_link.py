@@ -28,7 +28,9 @@ import uvloop
 
 from benchmarks.figures import write_figures
 from scheduler.core.commands import Dispatch
-from scheduler.daemon.link import WorkerLink
+from scheduler.core.requests import RequestClass
+from scheduler.daemon.submission import Submission
+from scheduler.daemon.worker_link import WorkerLink
 from workers.link import LinkServer
 
 SIZES = {"small": 16, "large": 150_000}
@@ -76,17 +78,19 @@ class Listener:
     """Hears a link and resolves the future of the batch in flight."""
 
     def __init__(self) -> None:
-        self.connected = asyncio.Event()
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def on_connected(self, _device: str) -> None:
-        self.connected.set()
 
     def on_done(self, _run: int, results: list[Any], _execute_ns: int) -> None:
         self.answer.set_result(results)
 
     def __getattr__(self, _name: str) -> Callable[..., None]:
         return lambda *_: None
+
+
+def submission(size: int) -> Submission:
+    """One request with a vector of so many float32."""
+    body, specs = memoryview(bytes(4 * size)), [["x", "float32", [size]]]
+    return Submission(RequestClass("first"), specs, body, 0, 3, 1.0, False, lambda _: None)
 
 
 def serve_link(path: Path) -> None:
@@ -100,14 +104,15 @@ async def through_link(path: Path, pid: int) -> dict[str, float]:
     listener = Listener()
     link = WorkerLink("cpu:0", path, listener)  # type: ignore[arg-type]
     keeping = loop.create_task(link.keep_connected())
-    await listener.connected.wait()
-    bodies = {size: memoryview(bytes(4 * size)) for size in SIZES.values()}
+    while link.pid is None:
+        await asyncio.sleep(0.001)
+    batches = {size: [submission(size)] for size in SIZES.values()}
     latest_ns = time.monotonic_ns() + 10**12
 
     async def step(size: int, model: str = "first") -> None:
         listener.answer = loop.create_future()
         dispatch = Dispatch(1, "cpu:0", model, "v", (1,), latest_ns, "")
-        link.run(dispatch, [["x", "float32", [size]]], [bodies[size]])
+        link.run(dispatch, batches[size])
         await listener.answer
 
     found = await medians_us(step)

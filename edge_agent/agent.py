@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import socket
@@ -20,17 +19,17 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from edge_agent import contention
 from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
-from edge_agent.errors import AgentError
+from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.run_dir import make_run_dir
+from edge_agent.state_lock import locked
+from edge_agent.worker_arguments import worker_arguments
 from scheduler.address import Address
 from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
 from scheduler.policy_loading import load_policy
 from workers.actor import DeviceWorker
 from workers.control_group import ControlGroupError, hand_on_controllers
-from workers.profiling import Effort, batch_ladder
-from workers.runtimes.base import DeviceSpec, Limits
 
 _ANSWER_S = 5.0
 """How long the scheduler may take to answer, beyond what it was asked to do."""
@@ -61,7 +60,7 @@ class Agent:
             # Before Ray, whose processes inherit the group. Workers say what they do without.
             with contextlib.suppress(ControlGroupError):
                 hand_on_controllers()
-        self._lock = _locked(config.state_dir)
+        self._lock = locked(config.state_dir, "agent")
         self._stopping = threading.Event()
         self._run_dir = make_run_dir()
         self._doors: Doors | None = None
@@ -76,19 +75,9 @@ class Agent:
         links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in self.devices}
         owned = {core for device in self.devices for core in device.cores}
         spare = tuple(core for core in cores if core not in owned)
-        profile = self.config.profile
-        rungs = len(list(batch_ladder(profile.max_batch)))
-        seconds_ns = int(profile.seconds * 1e9)
-        # A busy box needs longer than planned, but not without end.
-        effort = Effort(budget_ns=seconds_ns // rungs, total_ns=2 * seconds_ns)
         self.workers = {
             device.id: DeviceWorker.options(name=f"worker {device.id}").remote(
-                _device_spec(device),
-                self.config.models,
-                self.config.state_dir,
-                links[device.id],
-                profile.max_batch,
-                effort,
+                *worker_arguments(self.config, device, links[device.id])
             )
             for device in self.devices
         }
@@ -98,7 +87,7 @@ class Agent:
         try:
             self.addresses: list[str] = ray.get(self.scheduler.addresses.remote())
         except RayActorError as error:
-            raise AgentError(_cause(error)) from None
+            raise AgentError(cause_of(error)) from None
         self._doors = Doors(self.config, self._run_dir, self._run_dir / "doors.sock", spare)
         self.addresses += self._doors.addresses
         if config_file is not None:
@@ -138,7 +127,7 @@ class Agent:
                 try:
                     ray.get(ready)
                 except RayActorError as error:
-                    failed[device_id] = _cause(error)
+                    failed[device_id] = cause_of(error)
         return failed
 
     def wait_ready(
@@ -207,17 +196,6 @@ class Agent:
         os.close(self._lock)
 
 
-def _device_spec(device: DeviceConfig) -> DeviceSpec:
-    limits = Limits(device.nice, _bytes(device.memory_mb), _bytes(device.model_memory_mb))
-    return DeviceSpec(
-        device.id, device.kind, device.cores, device.runtimes, dict(device.options), limits
-    )
-
-
-def _bytes(megabytes: int | None) -> int | None:
-    return None if megabytes is None else megabytes * 10**6
-
-
 def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware) -> None:
     try:
         load_policy(config.policy.name, **config.policy.options)
@@ -249,22 +227,3 @@ def _check_free(address: Address) -> None:
         except OSError:
             return
     raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
-
-
-def _locked(state_dir: Path) -> int:
-    """Holds the state folder, so that no two agents write the same profiles."""
-    lock = os.open(state_dir / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise AgentError(
-            f"another agent uses {state_dir}; stop it, or set another state_dir"
-        ) from None
-    return lock
-
-
-def _cause(error: RayActorError) -> str:
-    """The one line of Ray's report that says what went wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].rpartition("Error: ")[2] if lines else type(error).__name__

@@ -22,15 +22,18 @@ class Cluster:
     Args:
         folder: Where Ray keeps its files and sockets.
         cores: How many CPU cores Ray may count on.
+        object_store_bytes: How much memory Ray may use for what travels between its processes.
     """
 
-    def __init__(self, folder: Path, cores: int) -> None:
+    def __init__(
+        self, folder: Path, cores: int, object_store_bytes: int = _OBJECT_STORE_BYTES
+    ) -> None:
         """Starts Ray; takes some seconds."""
         ray.init(
             address="local",
             num_cpus=max(1, cores),
             include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
+            object_store_memory=object_store_bytes,
             namespace="laxity",
             logging_level=logging.WARNING,
             _node_ip_address="127.0.0.1",

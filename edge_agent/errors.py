@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from scheduler.errors import LaxityError
 
-class AgentError(Exception):
+
+class AgentError(LaxityError):
     """The agent can't serve; the message says what to change."""
+
+
+def cause_of(error: Exception) -> str:
+    """The one line of Ray's report about an actor that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rpartition("Error: ")[2] if lines else type(error).__name__

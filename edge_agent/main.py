@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, describe, probe, to_dict
 from edge_agent.ray_settings import set_ray_environment
+from edge_agent.terminal import DeviceBars, on_signals
 from scheduler.config import Config, ConfigError, load_config
 
 _EXAMPLES = """
@@ -71,13 +70,13 @@ def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
     for line in describe(hardware):
         console.print(line)
     stop, at_once = threading.Event(), threading.Event()
-    _on_signals(stop, at_once)
+    on_signals(stop, at_once)
     try:
         agent = Agent(config, config_file and config_file.absolute(), hardware)
     except AgentError as error:
         console.print(f"[red]{error}[/red]")
         return 1
-    _on_signals(stop, at_once)  # once more, because Ray has put its own in their place
+    on_signals(stop, at_once)  # once more, because Ray has put its own in their place
     try:
         for address in agent.addresses:
             console.print(f"Listening on {address}")
@@ -95,37 +94,9 @@ def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
         agent.stop()
 
 
-def _on_signals(stop: threading.Event, at_once: threading.Event) -> None:
-    def handle(_number: int, _frame: Any) -> None:
-        (at_once if stop.is_set() else stop).set()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
-
-
 def _show_progress(agent: Any, stop: threading.Event) -> dict[str, str]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show(targets: list[dict[str, Any]]) -> None:
-            for target in targets:
-                step = target["progress"]
-                if target["id"] not in tasks:
-                    tasks[target["id"]] = bars.add_task(target["id"], text="")
-                bars.update(
-                    tasks[target["id"]],
-                    completed=step["done"],
-                    total=step["total"] or None,
-                    text=step["text"],
-                )
-
-        return agent.wait_ready(show, stop.is_set)  # type: ignore[no-any-return]
+    with DeviceBars(console) as bars:
+        return agent.wait_ready(bars.show, stop.is_set)  # type: ignore[no-any-return]
 
 
 def _drain(agent: Any, at_once: threading.Event) -> int:

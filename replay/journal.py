@@ -27,7 +27,14 @@ from replay.journal_files import (
 from replay.simulator import Arrival
 from scheduler.core.commands import Command, Dispatch, Finish
 from scheduler.core.errors import PolicyFailed
-from scheduler.core.events import Event, PolicySwapped, Submitted, TargetReport, TargetUp
+from scheduler.core.events import (
+    Event,
+    PolicySwapped,
+    Submitted,
+    TargetChanged,
+    TargetReport,
+    TargetUp,
+)
 from scheduler.core.policy import Policy
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetSpec, TargetState
@@ -133,6 +140,8 @@ def targets(path: Path | str, note: Note = warn) -> list[TargetSpec]:
                     up(spec)
                 case Entry(event=TargetReport(target_id, offers)) if target_id in states:
                     states[target_id].add_offers(offers)
+                case Entry(event=TargetChanged(spec)) if spec.id in states:
+                    states[spec.id].change(spec, 0)
     return [_with_offers(state) for state in states.values()]
 
 

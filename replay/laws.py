@@ -144,10 +144,14 @@ class Watch:
                     )
 
     def check_capacity(self) -> None:
-        """3: no target holds more than its slots, and one that is down holds nothing."""
+        """3: no target holds more than its slots, and one that is down holds nothing.
+
+        One whose slots were lowered keeps what it held then.
+        """
         for target in self.scheduler.targets.values():
+            slots = max(target.spec.slots, target.grandfathered)
             demand(
-                len(target.runs) <= (target.spec.slots if target.up else 0),
+                len(target.runs) <= (slots if target.up else 0),
                 "3 (capacity): no target holds more than its slots, nor anything while it is down",
             )
 

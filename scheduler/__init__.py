@@ -23,13 +23,17 @@ if TYPE_CHECKING:
         Overloaded,
         ProtocolError,
         RequestEnded,
+        TaskConflict,
+        TaskNotFound,
         Unauthorized,
         Unavailable,
     )
     from scheduler.result import Result, Timing
+    from scheduler.tasks import AsyncTask, Task, TaskStatus
 
 __all__ = [
     "AsyncClient",
+    "AsyncTask",
     "CancelledError",
     "Client",
     "DeadlineExpired",
@@ -42,6 +46,10 @@ __all__ = [
     "ProtocolError",
     "RequestEnded",
     "Result",
+    "Task",
+    "TaskConflict",
+    "TaskNotFound",
+    "TaskStatus",
     "Timing",
     "Unauthorized",
     "Unavailable",
@@ -49,9 +57,12 @@ __all__ = [
 
 _HOMES = {
     "AsyncClient": "scheduler.async_client",
+    "AsyncTask": "scheduler.tasks",
     "CancelledError": "concurrent.futures",
     "Client": "scheduler.client",
     "Result": "scheduler.result",
+    "Task": "scheduler.tasks",
+    "TaskStatus": "scheduler.tasks",
     "Timing": "scheduler.result",
 }
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from itertools import count
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
 from scheduler.address import default_url
 from scheduler.call import (
     DEFAULT_PRIORITY,
     checked_concurrency,
     infer_call,
+    milliseconds,
     only_input,
-    question_call,
 )
+from scheduler.errors import LaxityError
 from scheduler.exchange import Exchange
 from scheduler.result import Result
+from scheduler.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0
@@ -57,7 +59,9 @@ class AsyncClient:
 
         Args:
             url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
-                `LAXITY_URL`, or the local box. `LAXITY_CA` names the CA file for `tls`.
+                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the file
+                of the CA, and `LAXITY_CERT` and `LAXITY_KEY` those of the client's own certificate
+                where the box asks for one.
             token: The daemon's token; the default is `LAXITY_TOKEN`.
 
         Raises:
@@ -105,22 +109,60 @@ class AsyncClient:
         """
         await self.exchange().connect(timeout_s)
 
+    @overload
     def submit(
         self,
         model: str,
         inputs: Mapping[str, Any],
         *,
-        deadline_ms: float,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
         variant: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         weight: float = 1.0,
         accept_late: bool = False,
-    ) -> asyncio.Future[Result]:
+        durable: Literal[False] = False,
+    ) -> asyncio.Future[Result]: ...
+
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        durable: Literal[True],
+        id: str | None = None,
+    ) -> Awaitable[AsyncTask]: ...
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+        durable: bool = False,
+        id: str | None = None,
+    ) -> asyncio.Future[Result] | Awaitable[AsyncTask]:
         """Sends a request; the deadline counts from this call.
 
-        Args and errors are those of `scheduler.Client.submit`.
+        Args and errors are those of `scheduler.Client.submit`. A durable task is to be awaited: it
+        is there once it is on the disk of the box.
         """
         exchange = self.exchange()
+        if deadline_s is not None:
+            deadline_ms = milliseconds(deadline_s, deadline_ms)
+        if durable:
+            options = (deadline_ms, variant, priority, weight, accept_late)
+            return self._submit_task(accept_plan(id, model, inputs, *options))
         call_id = next(self._ids)
         future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
         exchange.start(
@@ -130,11 +172,15 @@ class AsyncClient:
         )
         return future
 
+    async def _submit_task(self, plan: Plan) -> AsyncTask:
+        return AsyncTask(self, await self.carry_out(plan))
+
     async def infer(
         self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
     ) -> Result:
         """Sends a request and waits for its result; options are those of `submit`."""
-        return await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        result: Result = await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        return result
 
     async def map(
         self,
@@ -183,17 +229,46 @@ class AsyncClient:
         status: dict[str, Any] = await self._ask("status", timeout_s)
         return status
 
+    def task(self, id: str) -> AsyncTask:
+        """A durable task that was submitted earlier; see `scheduler.Client.task`."""
+        return AsyncTask(self, id)
+
+    async def tasks(self, count: int = 100, before: str | None = None) -> dict[str, Any]:
+        """The durable tasks of this caller; see `scheduler.Client.tasks`."""
+        answer: dict[str, Any] = await self.carry_out(tasks_plan(count, before))
+        return answer
+
+    async def carry_out(self, plan: Plan) -> Any:
+        """Asks what a plan wants to know, and gives what came of it."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = await self._take(step)
+                except LaxityError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    async def _take(self, step: Question | TaskRequest | float) -> Any:
+        if isinstance(step, float):
+            return await asyncio.sleep(step)
+        exchange = self.exchange()
+        call_id = next(self._ids)
+        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
+        exchange.start(step.call(call_id, future))
+        return await future
+
     async def close(self) -> None:
         """Cancels what is in flight and closes the connection."""
         if self._exchange is not None:
             self._exchange.close()
+            await self._exchange.wait_closed()
 
     async def _ask(self, kind: str, timeout_s: float) -> Any:
-        exchange = self.exchange()
-        call_id = next(self._ids)
-        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
-        exchange.start(question_call(call_id, future, kind, timeout_s))
-        return await future
+        return await self._take(Question(kind, timeout_s=timeout_s))
 
     async def _input_name(self, model: str) -> str:
         if model not in self._input_names:

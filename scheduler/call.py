@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scheduler.connection import Connection
 
 MAX_DEADLINE_MS = 24 * 3600 * 1000
+_MAX_TASK_MS = 10_000 * MAX_DEADLINE_MS
 DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 7
 _INTEGER = (int, np.integer)
@@ -47,6 +48,7 @@ class Call:
         future: Where the answer goes.
         header: The message; an infer's budget is put in when it is written.
         is_infer: True for an inference, False for a question about the box.
+        due_ns: What the budget of a durable task counts down to; None for all others.
         buffers: The message's body.
         body_bytes: Its size.
         submitted_ns: When the caller asked, on this process's monotonic clock.
@@ -63,6 +65,7 @@ class Call:
         "buffers",
         "connection",
         "deadline_ns",
+        "due_ns",
         "future",
         "header",
         "id",
@@ -91,22 +94,62 @@ class Call:
         self.body_bytes = sum(map(len, buffers))
         self.submitted_ns = submitted_ns
         self.deadline_ns = deadline_ns
+        self.due_ns: int | None = None
         self.accept_late = accept_late
         self.connection: Connection | None = None
         self.sent_ns = 0
         self.sends = 0
 
 
-def question_call(call_id: int, future: Future, kind: str, timeout_s: float) -> Call:
-    """A `models` or `status` message.
+def question_call(
+    call_id: int,
+    future: Future,
+    kind: str,
+    timeout_s: float,
+    fields: Mapping[str, Any] | None = None,
+) -> Call:
+    """A message that is answered by a reply, with its fields.
 
     Raises:
         InvalidInput: The timeout is not a number of seconds.
     """
     budget_ns = int(checked_deadline_ms(timeout_s * 1000, "timeout_s in milliseconds") * 1e6)
     now_ns = time.monotonic_ns()
-    header = {"t": kind, "id": call_id}
+    header = {"t": kind, "id": call_id, **(fields or {})}
     return Call(call_id, future, header, [], now_ns, now_ns + budget_ns, False)
+
+
+def task_call(
+    call_id: int,
+    future: Future,
+    task_id: Any,
+    timeout_s: float,
+    model: str,
+    inputs: Mapping[str, Any],
+    deadline_ms: Any,
+    variant: str | None,
+    priority: int,
+    weight: float,
+    accept_late: bool,
+) -> Call:
+    """A `task` message; the task's deadline is fixed now.
+
+    Raises:
+        InvalidInput: An argument is not what it should be; the message says what is.
+    """
+    if weight != 1 or accept_late:
+        raise InvalidInput("a durable task has neither weight nor accept_late")
+    if not isinstance(task_id, str) or not task_id:
+        raise InvalidInput(f"id is the text by which the task is to be known, not {task_id!r}")
+    deadline_ms = checked_deadline_ms(deadline_ms, most_ms=_MAX_TASK_MS)
+    seconds_ms = timeout_s * 1e3
+    call = infer_call(
+        call_id, future, model, inputs, seconds_ms, variant, priority, weight, accept_late
+    )
+    call.header.update(t="task", task=task_id)
+    call.is_infer = False
+    call.due_ns = call.submitted_ns + int(deadline_ms * 1e6)
+    return call
 
 
 def infer_call(
@@ -114,7 +157,7 @@ def infer_call(
     future: Future,
     model: str,
     inputs: Mapping[str, Any],
-    deadline_ms: float,
+    deadline_ms: float | None,
     variant: str | None,
     priority: int,
     weight: float,
@@ -144,11 +187,13 @@ def infer_call(
     return Call(call_id, future, header, buffers, now_ns, deadline_ns, bool(accept_late))
 
 
-def checked_deadline_ms(value: Any, name: str = "deadline_ms") -> float:
+def checked_deadline_ms(
+    value: Any, name: str = "deadline_ms", most_ms: float = MAX_DEADLINE_MS
+) -> float:
     """A number of milliseconds.
 
     Raises:
-        InvalidInput: Not a number, or not between 0 and a day.
+        InvalidInput: Not a number, or not between 0 and `most_ms`.
     """
     if value is None:
         raise InvalidInput(
@@ -157,9 +202,10 @@ def checked_deadline_ms(value: Any, name: str = "deadline_ms") -> float:
         )
     if not isinstance(value, _NUMBER) or isinstance(value, bool):
         raise InvalidInput(f"{name} is a number of milliseconds, not {value!r}")
-    if not 1e-6 <= value <= MAX_DEADLINE_MS:
+    if not 1e-6 <= value <= most_ms:
+        days = most_ms / MAX_DEADLINE_MS
         raise InvalidInput(
-            f"{name} is more than 0 and at most {MAX_DEADLINE_MS} ms (24 hours), not {value!r}"
+            f"{name} is more than 0 and at most {most_ms} ms ({24 * days:g} hours), not {value!r}"
         )
     return float(value)
 
@@ -201,6 +247,19 @@ def _checked_weight(value: Any) -> float:
     ):
         raise InvalidInput(f"weight is a finite number above 0, not {value!r}")
     return float(value)
+
+
+def milliseconds(deadline_s: Any, deadline_ms: Any) -> float:
+    """A deadline in seconds as one in milliseconds.
+
+    Raises:
+        InvalidInput: It is no number, or there are both.
+    """
+    if deadline_ms is not None:
+        raise InvalidInput("a deadline is given as deadline_s or as deadline_ms, not as both")
+    if not isinstance(deadline_s, _NUMBER) or isinstance(deadline_s, bool):
+        raise InvalidInput(f"deadline_s is a number of seconds, not {deadline_s!r}")
+    return float(deadline_s) * 1e3
 
 
 def checked_concurrency(value: Any) -> int:

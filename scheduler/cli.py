@@ -10,8 +10,7 @@ import difflib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,15 +19,27 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from scheduler import cli_config, cli_infer, cli_link, cli_policy, cli_replay, cli_token
+from scheduler import (
+    cli_cloud,
+    cli_config,
+    cli_doctor,
+    cli_infer,
+    cli_link,
+    cli_policy,
+    cli_replay,
+    cli_tasks,
+    cli_token,
+)
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
+from scheduler.cli_box import AsJson, Url, box, print_json
 from scheduler.cli_help import SETTINGS, TwoWordCommands, examples
 from scheduler.cli_inputs import InputProblem, load_inputs
 from scheduler.cli_tables import models_view, status_view
 from scheduler.client import Client
 from scheduler.errors import LaxityError, ModelNotFound
 
-CONNECT_TIMEOUT_S = 2.0
+DEADLINE_MS = 100.0
+DURABLE_DEADLINE_MS = 3_600_000.0
 
 app = typer.Typer(
     cls=TwoWordCommands,
@@ -52,22 +63,14 @@ def _policy_trial() -> Any:
     return policy_trial
 
 
+app.add_typer(cli_cloud.app, name="cloud", help="A cloud tier of one's own, on Ray Serve.")
 app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
+app.add_typer(cli_doctor.app)
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
 app.add_typer(cli_replay.replay_app)
 app.add_typer(cli_link.app)
+app.add_typer(cli_tasks.app, name="task", help="Durable tasks: list, show, fetch, cancel.")
 app.add_typer(cli_token.app)
-
-Url = Annotated[
-    str | None,
-    typer.Option(
-        envvar="LAXITY_URL",
-        metavar="URL",
-        help="The box: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT. Default: this machine's.",
-        show_default=False,
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -137,11 +140,11 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """How a box is: its targets, its queues, and how requests ended."""
-    with _box(url) as client:
+    with box(url) as client:
         if watch:
             _watch(client, interval, as_json)
         elif as_json:
-            _print_json(client.status())
+            print_json(client.status())
         else:
             Console().print(status_view(client.status()))
 
@@ -188,14 +191,14 @@ def models(
     as_json: AsJson = False,
 ) -> None:
     """What a box can run: inputs, outputs, variants, and how long they take where."""
-    with _box(url) as client:
+    with box(url) as client:
         found = client.models()
     listed, problems = found["models"], found["problems"]
     if name is not None:
         listed = [_model_called(name, listed)]
         problems = [p for p in problems if p["model"].partition("/")[0] == name]
     if as_json:
-        _print_json({"models": listed, "problems": problems})
+        print_json({"models": listed, "problems": problems})
     else:
         Console().print(models_view(listed, problems))
 
@@ -223,7 +226,15 @@ Inputs = Annotated[
     ),
 ]
 DeadlineMs = Annotated[
-    float, typer.Option(metavar="MS", help="When the result must be here, from now.")
+    float | None,
+    typer.Option(
+        metavar="MS",
+        help="When the result must be here, from now.",
+        show_default="100; with --durable an hour",
+    ),
+]
+Durable = Annotated[
+    bool, typer.Option("--durable", help="Keep it on the box's disk, and print its id at once.")
 ]
 Variant = Annotated[
     str | None, typer.Option(help="The variant that must run.", show_default="the policy chooses")
@@ -258,15 +269,20 @@ Levels = Annotated[
             "a tight deadline",
         ),
         ("laxity infer pair -i left=a.npy -i right=b.npy --output out.npz", "two inputs"),
+        (
+            "laxity infer digits -i scan.npy --durable",
+            "work for later; `laxity task result ID` fetches it",
+        ),
     ),
 )
 def infer(
     model: Annotated[str, typer.Argument(help="The model's name; `laxity models` lists them.")],
     input_: Inputs,
-    deadline_ms: DeadlineMs = 100.0,
+    deadline_ms: DeadlineMs = None,
     variant: Variant = None,
     priority: Priority = DEFAULT_PRIORITY,
     accept_late: AcceptLate = False,
+    durable: Durable = False,
     levels: Levels = None,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send it N times in a row.")] = 1,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")] = 5,
@@ -278,18 +294,22 @@ def infer(
 ) -> None:
     """Send one request, and see the result and where its time went."""
     black_white = _levels(levels)
-    with _box(url) as client:
+    with box(url) as client:
         listed = client.models()["models"]
         inputs = load_inputs(input_, _model_called(model, listed)["inputs"], black_white)
-        options = {
+        deadline_ms = deadline_ms or (DURABLE_DEADLINE_MS if durable else DEADLINE_MS)
+        options: dict[str, Any] = {
             "deadline_ms": deadline_ms,
             "variant": variant,
             "priority": priority,
             "accept_late": accept_late,
         }
+        if durable:
+            cli_infer.keep(client, model, inputs, repeat, options, as_json)
+            return
         ended = cli_infer.run(client, model, inputs, repeat, options)
     if as_json:
-        _print_json(cli_infer.report(model, inputs, ended, deadline_ms, top))
+        print_json(cli_infer.report(model, inputs, ended, deadline_ms, top))
     else:
         cli_infer.show(Console(highlight=False), model, inputs, ended, deadline_ms, top)
     _finish_infer(ended, output)
@@ -318,16 +338,6 @@ def _levels(text: str | None) -> tuple[float, float] | None:
 
 
 # -- all of them
-
-
-@contextmanager
-def _box(url: str | None) -> Iterator[Client]:
-    with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
-        yield client
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
 
 
 def _say(text: str) -> None:

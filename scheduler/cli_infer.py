@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from scheduler.cli_box import print_json
 from scheduler.cli_inputs import InputProblem, Prepared
 from scheduler.cli_tables import figure, outputs_view, top_values
 from scheduler.client import Client
@@ -68,6 +69,27 @@ def run(
             error = problem
         ended.append(Ended((time.perf_counter_ns() - start_ns) / 1e6, result, error))
     return ended
+
+
+def keep(
+    client: Client,
+    model: str,
+    inputs: Mapping[str, Prepared],
+    repeat: int,
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Submits durable tasks, and prints their ids.
+
+    Raises:
+        LaxityError: One was refused.
+    """
+    arrays = {name: prepared.array for name, prepared in inputs.items()}
+    ids = [client.submit(model, arrays, durable=True, **options).id for _ in range(repeat)]
+    if as_json:
+        print_json({"tasks": ids})
+    else:
+        print("\n".join(ids))
 
 
 def why(error: Exception) -> str:
@@ -172,16 +194,19 @@ def report(
             for name, prepared in inputs.items()
         },
         "requests": [_request(one, deadline_ms) for one in ended],
-        "outputs": {
-            name: {
-                **_describe(array),
-                "top": [
-                    {"index": index, "value": value} for index, value in top_values(array, top)
-                ],
-                **({"values": array.tolist()} if array.size <= _SHOWN_VALUES else {}),
-            }
-            for name, array in outputs.items()
-        },
+        "outputs": described_outputs(outputs, top),
+    }
+
+
+def described_outputs(outputs: Mapping[str, NDArray[Any]], top: int) -> dict[str, Any]:
+    """Shape and most telling values of each output, and all of them where they are few."""
+    return {
+        name: {
+            **_describe(array),
+            "top": [{"index": index, "value": value} for index, value in top_values(array, top)],
+            **({"values": array.tolist()} if array.size <= _SHOWN_VALUES else {}),
+        }
+        for name, array in outputs.items()
     }
 
 

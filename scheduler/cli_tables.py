@@ -67,6 +67,10 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     if queues := [queue for queue in status.get("queues", []) if queue["requests"]]:
         parts += [Text(), _queues(queues)]
     parts += [Text(), _outcomes(status.get("outcomes", {}), rates)]
+    if cache := status.get("cache"):
+        parts += [Text(), _cache(cache)]
+    if (durable := status.get("durable")) and (durable["waiting"] or durable["problem"]):
+        parts += [Text(), _durable(durable)]
     return Group(*parts)
 
 
@@ -84,6 +88,13 @@ def _headline(status: Answer) -> Text:
     line.append("  " + " · ".join(facts), style="not bold")
     if status.get("draining"):
         line.append("  draining: it takes no new requests", style="bold yellow")
+    return line
+
+
+def _durable(durable: Answer) -> Text:
+    line = Text(f"{durable['waiting']} durable tasks, {durable['running']} of them with a target")
+    if durable["problem"] is not None:
+        line.append(f"  {durable['problem']}", style="red")
     return line
 
 
@@ -117,6 +128,27 @@ def _readiness(target: Answer) -> str:
     highest = known[-1]
     kept = highest["kept"] / highest["batches"]
     return f"ready; {kept:.1%} within the {highest['promised']:.0%} predicted"
+
+
+def _cache(cache: Answer) -> Text:
+    """What the result cache answered; the outcomes above are those of requests beyond it."""
+    hits, skipped = cache["hits"], cache["skipped"]
+    found, asked = sum(hits.values()), sum(hits.values()) + cache["misses"]
+    line = Text("cache", style="bold")
+    share = f" ({percent(found / asked)})" if asked else ""
+    facts = [f"{found:,} hits{share}"]
+    facts += [f"{count:,} {name}" for name, count in hits.items() if count]
+    facts += [f"{cache['misses']:,} misses", f"{cache['stale']:,} stale"]
+    facts += [f"{count:,} skipped for {why}" for why, count in skipped.items() if count]
+    facts.append(f"{cache['entries']:,} kept in {cache['bytes'] / 1e6:.1f} MB")
+    line.append("  " + " · ".join(facts), style="not bold")
+    for name in ("redis", "central"):
+        if link := cache[name]:
+            line.append(f"\n{name}  ", style="bold")
+            how = f"up, p95 {figure(link['p95_ms'])} ms" if link["open"] else link["problem"]
+            style = "not bold green" if link["open"] else "not bold red"
+            line.append(f"{link['url']} · ", style="not bold").append(how, style=style)
+    return line
 
 
 def _queues(queues: Sequence[Answer]) -> Table:

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
 import uvloop
 
@@ -22,11 +23,13 @@ from scheduler.call import (
     DEFAULT_PRIORITY,
     checked_concurrency,
     infer_call,
+    milliseconds,
     only_input,
-    question_call,
 )
+from scheduler.errors import LaxityError
 from scheduler.exchange import Exchange
 from scheduler.result import Result
+from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
 
 
 class RequestFuture(Future[Any]):
@@ -66,7 +69,9 @@ class Client:
 
         Args:
             url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
-                `LAXITY_URL`, or the local box. `LAXITY_CA` names the CA file for `tls`.
+                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the file
+                of the CA, and `LAXITY_CERT` and `LAXITY_KEY` those of the client's own certificate
+                where the box asks for one.
             token: The daemon's token; the default is `LAXITY_TOKEN`.
             connect_timeout_s: For how long it keeps trying.
 
@@ -109,37 +114,85 @@ class Client:
         """Closes."""
         self.close()
 
+    @overload
     def submit(
         self,
         model: str,
         inputs: Mapping[str, Any],
         *,
-        deadline_ms: float,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
         variant: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         weight: float = 1.0,
         accept_late: bool = False,
-    ) -> Future[Result]:
+        durable: Literal[False] = False,
+    ) -> Future[Result]: ...
+
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        durable: Literal[True],
+        id: str | None = None,
+    ) -> Task: ...
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+        durable: bool = False,
+        id: str | None = None,
+    ) -> Future[Result] | Task:
         """Sends a request; the deadline counts from this call.
 
         Args:
             model: The model's name.
             inputs: Arrays, or what makes one, by input name.
             deadline_ms: When the result must be here, in milliseconds from now; at most a day.
+            deadline_s: The same in seconds; one of the two is required.
             variant: The variant that must run; otherwise the policy chooses.
             priority: RFC 9218 urgency, 0 (first) to 7.
             weight: What a result in time is worth beside others of the same priority.
             accept_late: Also deliver a result that comes after the deadline, as `late`.
+            durable: Return once the request is on the disk of the box, which runs it below all
+                others, however long that takes, until the deadline. It has neither weight nor
+                accept_late, and its deadline may be as far away as the box allows.
+            id: Of a durable task. Submitted again under the same id, it is the same task; without
+                one it is given a new id.
 
         Returns:
-            A future of the result. It fails at the deadline at the latest (unless
+            A durable task, by whose id it can be fetched from any process. Otherwise a future of
+            the result. It fails at the deadline at the latest (unless
             `accept_late`), with `DeadlineInfeasible`, `Overloaded`, `DeadlineExpired`,
             `Unavailable`, `ExecutionFailed`, `ModelNotFound` or `InvalidInput`.
 
         Raises:
             InvalidInput: An argument is not what it should be.
+            TaskConflict: The id is that of another task.
+            Overloaded: The box keeps as many durable tasks as it may.
+            Unavailable: No answer came whether the durable task is kept: submit it again with the
+                same id.
             RuntimeError: The client is closed.
         """
+        if deadline_s is not None:
+            deadline_ms = milliseconds(deadline_s, deadline_ms)
+        if durable:
+            options = (deadline_ms, variant, priority, weight, accept_late)
+            return Task(self, self.carry_out(accept_plan(id, model, inputs, *options)))
         call_id = next(self._ids)
         future = RequestFuture(self._exchange, call_id)
         self._exchange.post(
@@ -233,15 +286,52 @@ class Client:
         status: dict[str, Any] = self._ask("status", timeout_s)
         return status
 
+    def task(self, id: str) -> Task:
+        """A durable task that was submitted earlier, here or elsewhere; it is not looked up yet."""
+        return Task(self, id)
+
+    def tasks(self, count: int = 100, before: str | None = None) -> dict[str, Any]:
+        """The durable tasks of this caller.
+
+        Args:
+            count: How many to list at most, the newest first.
+            before: The id of the task from before which to list.
+
+        Returns:
+            `tasks`, a list of `TaskStatus`; `counts`, how many wait and how many ended how; and
+            how the box's store is.
+        """
+        answer: dict[str, Any] = self.carry_out(tasks_plan(count, before))
+        return answer
+
+    def carry_out(self, plan: Plan) -> Any:
+        """Asks what a plan wants to know, and gives what came of it."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = self._take(step)
+                except LaxityError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    def _take(self, step: Question | TaskRequest | float) -> Any:
+        if isinstance(step, float):
+            return time.sleep(step)
+        call_id = next(self._ids)
+        future = RequestFuture(self._exchange, call_id)
+        self._exchange.post(step.call(call_id, future))
+        return future.result()
+
     def close(self) -> None:
         """Cancels what is in flight, closes the connection and ends the thread."""
         self._finalizer()
 
     def _ask(self, kind: str, timeout_s: float) -> Any:
-        call_id = next(self._ids)
-        future = RequestFuture(self._exchange, call_id)
-        self._exchange.post(question_call(call_id, future, kind, timeout_s))
-        return future.result()
+        return self._take(Question(kind, timeout_s=timeout_s))
 
     def _named(self, model: str, frame: Any) -> Mapping[str, Any]:
         if isinstance(frame, Mapping):
@@ -268,6 +358,7 @@ def _run(loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
         exchange.close()
         tasks = asyncio.all_tasks(loop)
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(exchange.wait_closed())
         loop.close()
         # What other threads posted meanwhile; from here on `post` raises.
         exchange.close()

@@ -25,6 +25,7 @@ from scheduler.address import (
     default_url,
     parse_address,
 )
+from scheduler.config_cache import CacheConfig
 from scheduler.config_doors import DoorsConfig, TlsConfig
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config_types import (
@@ -41,10 +42,12 @@ from scheduler.config_types import (
 __all__ = [
     "Address",
     "AddressError",
+    "CacheConfig",
     "Config",
     "ConfigError",
     "DeviceConfig",
     "DoorsConfig",
+    "DurableConfig",
     "JournalConfig",
     "LimitsConfig",
     "ListenConfig",
@@ -104,8 +107,8 @@ class ListenConfig(Section):
     native: Annotated[
         tuple[ListeningAddress, ...], BeforeValidator(one_or_more), Field(min_length=1)
     ] = Field(default_factory=lambda: (default_socket(),))
-    """Native protocol: unix:///PATH or tcp://HOST:PORT, or a list of these. TCP that other
-    machines can reach needs token_file or tenants_file."""
+    """Native protocol: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT, or a list of these. What
+    other machines can reach needs token_file, tenants_file, or tls.client_ca."""
 
     http: Annotated[tuple[DoorAddress, ...], BeforeValidator(one_or_more)] = ()
     """Open Inference Protocol over HTTP: HOST:PORT, tls://HOST:PORT or unix:///PATH, or a list of
@@ -217,6 +220,28 @@ class JournalConfig(Section):
     """How many files that is at most."""
 
 
+class DurableConfig(Section):
+    """Durable tasks: kept on disk until they have run, however long that takes."""
+
+    enabled: bool = True
+    """Whether any are taken."""
+
+    dir: ConfigPath | None = None
+    """The folder of their database; without it, tasks in state_dir."""
+
+    max_tasks: Count = 100_000
+    """Tasks that wait or whose result is kept. Each that waits takes about 0.5 KB of memory."""
+
+    max_mb: Count = 1_000
+    """Their tensors on disk, in 10^6 bytes."""
+
+    keep_results_s: Seconds = 86_400.0
+    """How long a result can be fetched, in seconds."""
+
+    max_deadline_s: Seconds = 2_592_000.0
+    """The longest time that a task may be given, in seconds."""
+
+
 class LogConfig(Section):
     """What the daemon writes to stderr."""
 
@@ -255,6 +280,9 @@ class Config(Section):
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     """The rule that decides which request runs when and where."""
 
+    cache: CacheConfig | None = None
+    """How answers are kept for those who ask the same again; without it, none are."""
+
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     """What the daemon holds at most."""
 
@@ -280,6 +308,9 @@ class Config(Section):
     token_file: ConfigPath | None = None
     """A file that holds the one token, or its hash, which clients must show; readable by its owner
     alone, and read again when it changes."""
+
+    durable: DurableConfig = Field(default_factory=DurableConfig)
+    """Durable tasks: kept on disk until they have run."""
 
     log: LogConfig = Field(default_factory=LogConfig)
     """What the daemon writes to stderr."""

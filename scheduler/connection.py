@@ -228,7 +228,14 @@ async def _open(loop: asyncio.AbstractEventLoop, connection: Connection, address
     if address.scheme == "unix":
         await loop.create_unix_connection(lambda: connection, str(address.path))
         return
-    tls = None
-    if address.scheme == "tls":
-        tls = ssl.create_default_context(cafile=os.environ.get("LAXITY_CA") or None)
+    tls = _client_context() if address.scheme == "tls" else None
     await loop.create_connection(lambda: connection, str(address.host), address.port or 0, ssl=tls)
+
+
+def _client_context() -> ssl.SSLContext:
+    """What the environment says of certificates: whom to trust, and which one to show."""
+    context = ssl.create_default_context(cafile=os.environ.get("LAXITY_CA") or None)
+    certificate = os.environ.get("LAXITY_CERT")
+    if certificate:
+        context.load_cert_chain(certificate, os.environ.get("LAXITY_KEY") or None)
+    return context

@@ -77,6 +77,18 @@ class ModelNotFound(InvalidInput):
     code = "model_not_found"
 
 
+class TaskConflict(InvalidInput):
+    """The id is that of a durable task with other content."""
+
+    code = "task_conflict"
+
+
+class TaskNotFound(LaxityError):
+    """The caller has no durable task of that id: never submitted, or its result has expired."""
+
+    code = "task_not_found"
+
+
 class Unauthorized(LaxityError):
     """The token is missing or wrong."""
 
@@ -105,6 +117,8 @@ ERRORS: dict[str, type[LaxityError]] = {
         ExecutionFailed,
         InvalidInput,
         ModelNotFound,
+        TaskConflict,
+        TaskNotFound,
         Unauthorized,
         Forbidden,
         ProtocolError,

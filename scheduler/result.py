@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any, NamedTuple
 
@@ -37,11 +37,15 @@ class Result:
         outputs: Arrays by output name. They are views over the received bytes and may be
             read-only; copy one to change it.
         outcome: `completed`, or `late` where the caller accepted that.
-        target: Where it ran, e.g. `gpu:0`, a peer's or a cloud's name, or `cache`.
+        target: Where it ran, e.g. `gpu:0`, a peer's or a cloud's name. `cache` where the same had
+            been asked before, `cache (running)` where another asked it at the same time, and
+            `cache (near)` where the answer is that to a nearly equal input.
         variant: The model's variant that ran.
         runtime: What ran it there.
         batch: How many requests shared its batch.
         timing: Where the time went.
+        notes: What else there is to know of how the outputs came about, e.g. that the inputs
+            travelled with less precision; empty for most.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -51,6 +55,7 @@ class Result:
     runtime: str
     batch: int
     timing: Timing
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The output called `name`.
@@ -89,6 +94,7 @@ def result_from(header: wire.Header, body: wire.Body | None) -> Result:
             header["runtime"],
             header["batch"],
             Timing(queue_ns, transfer_ns, execute_ns, total_ns),
+            dict(header.get("notes", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"a result that does not follow the protocol: {error!r}") from error

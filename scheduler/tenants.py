@@ -17,7 +17,7 @@ from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
 from scheduler.errors import Forbidden, ModelNotFound, Unauthorized
 
-Scope = Literal["infer", "shared_memory", "admin"]
+Scope = Literal["infer", "tasks", "shared_memory", "admin"]
 
 HASH_PREFIX = "sha256:"
 LONGEST_TOKEN = 1024
@@ -69,7 +69,8 @@ class Tenant(BaseModel):
     """The models it may use; * stands for any letters."""
 
     scopes: tuple[Scope, ...] = ("infer",)
-    """infer; shared_memory: name memory of the box; admin: load and unload models, swap policy."""
+    """infer; tasks: keep durable tasks on its disk; shared_memory: name memory of the box; admin:
+    load and unload models, swap policy."""
 
     rate_per_s: Annotated[float, Field(gt=0)] | None = None
     """Requests per second, on average."""
@@ -81,7 +82,8 @@ class Tenant(BaseModel):
     """Requests held at once."""
 
     queue_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The part of limits.queue_requests and limits.queue_mb that it may fill."""
+    """The part of limits.queue_requests and limits.queue_mb that it may fill, and of
+    durable.max_tasks and durable.max_mb."""
 
     max_priority: Annotated[int, Field(ge=0, le=LOWEST_PRIORITY)] = 0
     """The most urgent priority it may ask for, from 0 (any) to 7."""
@@ -122,10 +124,10 @@ class Tenant(BaseModel):
         return asked
 
 
-ANYONE = Tenant(name="anyone", scopes=("infer", "shared_memory"))
+ANYONE = Tenant(name="anyone", scopes=("infer", "tasks", "shared_memory"))
 """Who comes in where no token is asked for; shared memory has a switch of its own."""
 
-OWNER = Tenant(name="owner", scopes=("infer", "shared_memory", "admin"))
+OWNER = Tenant(name="owner", scopes=("infer", "tasks", "shared_memory", "admin"))
 """Whom the permissions of a unix socket let in, or who shows the box's one token."""
 
 

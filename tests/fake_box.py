@@ -100,13 +100,14 @@ Behaviour = Callable[[Peer, wire.Header], None]
 
 
 class FakeBox:
-    """Listens at `path` from `start` to `stop`; `on_infer` and `on_hello` are its behaviour."""
+    """Listens at `path` from `start` to `stop`; `on_infer`, `on_hello` … are its behaviour."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = f"unix://{path}"
         self.on_infer: Behaviour = Peer.answer
         self.on_hello: Behaviour = welcome
+        self.on_task: Behaviour = ignore
         self.peers: list[Peer] = []
         self.seen: list[tuple[Peer, wire.Header]] = []
         self.changed = threading.Condition()
@@ -152,6 +153,8 @@ class FakeBox:
                     self.on_hello(peer, header)
                 case "infer":
                     self.on_infer(peer, header)
+                case "task" | "task_result" | "task_status" | "task_cancel" | "tasks":
+                    self.on_task(peer, header)
                 case "models":
                     peer.send({"t": "reply", "id": header["id"], "value": MODELS})
                 case "status":

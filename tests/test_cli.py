@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scheduler import cli, wire
+from scheduler import cli, cli_box, wire
 from scheduler.cli_tables import duration, percent, top_values
 from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
@@ -24,6 +24,7 @@ COMMANDS = [
     "config check",
     "config schema",
     "replay link",
+    "doctor",
     "token",
 ]
 
@@ -161,7 +162,7 @@ class TestHelp:
 class TestWithoutABox:
     @pytest.mark.parametrize("words", ["status", "models", "infer digits -i x.npy"])
     def test_it_says_so_in_one_line(self, laxity, tmp_path, monkeypatch, words):
-        monkeypatch.setattr(cli, "CONNECT_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(cli_box, "CONNECT_TIMEOUT_S", 0.05)
         status, out, err = laxity(*words.split(), "--url", f"unix://{tmp_path}/nobody")
         assert (status, out, err.count("\n")) == (1, "", 1)
         assert "is edge_agent running?" in err
@@ -188,6 +189,21 @@ class TestStatus:
 
     def test_json(self, box, laxity):
         assert json.loads(laxity("status", "--json")[1]) == STATUS
+
+    def test_what_the_cache_did(self, box, laxity, monkeypatch):
+        link = {"url": "redis://r:1/0", "open": True, "problem": "", "p95_ms": 0.3}
+        away = {"url": "redis://c:1/0", "open": False, "problem": "refused", "p95_ms": None}
+        cache = {
+            "hits": {"memory": 2, "redis": 1, "near": 0, "running": 0},
+            "skipped": {"model": 0, "budget": 4},
+            "misses": 1, "stale": 0, "entries": 1, "bytes": 2e6, "redis": link, "central": away,
+        }  # fmt: skip
+        monkeypatch.setitem(STATUS, "cache", cache)
+        _, out, _ = laxity("status")
+        assert "cache  3 hits (75.0 %) · 2 memory · 1 redis · 1 misses" in out
+        assert "4 skipped for budget" in out
+        assert "redis  redis://r:1/0 · up, p95 0.3 ms" in out
+        assert "central  redis://c:1/0 · refused" in out
 
     def test_a_box_of_another_version_is_shown_as_far_as_it_goes(self, box, laxity, monkeypatch):
         monkeypatch.setitem(globals(), "STATUS", {"site": "test"})

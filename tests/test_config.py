@@ -16,6 +16,7 @@ from scheduler import address
 from scheduler.config import (
     Address,
     AddressError,
+    CacheConfig,
     Config,
     ConfigError,
     config_schema,
@@ -69,6 +70,7 @@ def test_the_example_is_valid_and_names_every_key():
     assert set(yaml.safe_load(text)) == set(Config.model_fields)
     for section in ("listen", "doors", "limits", "profile", "journal", "log"):
         assert set(yaml.safe_load(text)[section]) == set(getattr(Config(), section).model_dump())
+    assert set(yaml.safe_load(text)["cache"]) == set(CacheConfig.model_fields)
     assert config.policy.options == {"quantile": 0.95}
     assert config.devices != "auto"
     assert config.devices[0].cores == (1, 2)
@@ -143,7 +145,10 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ("devices: [{id: 'cpu:0', cores: 1}]", "devices[0].cores: should be a list; got 1"),
         ("devices: &a [*a]", "devices[0]: should be a mapping with the keys id"),
         ("listen: {native: []}", "edge.yaml:1: listen.native: Value should have at least 1 item"),
-        ("listen: {native: 'tls://h:1'}", "let a TLS proxy stand in front"),
+        (
+            "listen: {native: 'tls://127.0.0.1:1'}",
+            "tls://127.0.0.1:1 needs it: {cert: FILE, key: FILE}",
+        ),
         ("1: x", "edge.yaml:1: 1: unknown key; known here: site,"),
         ("- a", "edge.yaml:1: a configuration is a mapping of keys to values; this is a list"),
         ("hello", "this is a single value, 'hello'"),
@@ -172,6 +177,35 @@ def test_an_error_crosses_processes(write):
     copy = pickle.loads(pickle.dumps(caught.value))
     assert str(copy) == str(caught.value)
     assert copy.problems == caught.value.problems
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "redis://", "redis://h:port", "unix://", "memory://x", "redis:/:pw@h"]
+)
+def test_a_cache_is_memory_or_redis(refusal, url):
+    (line,) = refusal(f"cache: {{url: '{url}'}}")
+    assert "edge.yaml:1: cache.url: " in line
+    assert "should be memory://, redis://HOST:PORT/DB" in line
+    (line,) = refusal(f"cache: {{central_url: '{url}'}}")
+    assert "cache.central_url: " in line
+
+
+def test_a_password_of_a_cache_is_not_shown(write):
+    url = "rediss://box:pw@h:1/0?ssl_ca_certs=/ca.pem"
+    config = load_config(write(f"cache: {{url: '{url}', central_url: '{url}'}}"))
+    shown = config.model_dump(mode="json")
+    assert shown["cache"]["url"] == shown["cache"]["central_url"] == "rediss://h:1/0"
+    assert Config.model_validate(shown).cache is not None  # as the doors' processes do
+    memory = load_config(write("cache: {}"))
+    assert Config.model_validate(memory.model_dump(mode="json")) == memory
+    assert pickle.loads(pickle.dumps(config)).cache.url == url
+
+
+def test_nothing_is_cached_unless_it_is_asked_for(write):
+    assert Config().cache is None
+    cache = load_config(write("cache: {}")).cache
+    assert cache is not None
+    assert (cache.url, cache.ttl_s, cache.max_mb) == ("memory://", 600, 256)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "edge-7.lan", "[::]"])

@@ -145,6 +145,8 @@ def _card(model: Model) -> Header:
         "signature": asdict(model.signature),
         "variants": [variant.name for variant in model.variants],
         "max_batch": model.max_batch,
+        "digest": model.digest,
+        "cache": asdict(model.cache) if model.cache is not None else None,
     }
 
 

@@ -29,6 +29,8 @@ class DeviceOptions(BaseModel):
         streams: How many items of a batch OpenVINO runs side by side, for models that cannot
             take them together; by default 2 on a GPU, where one alone is not slowed by that,
             and 1 elsewhere. Whether such batches pay is measured as for any other.
+        threads: How many threads the runtimes of a CPU may use; by default one for each of the
+            device's cores, or, where it is not pinned to any, the library's choice.
         tf32: Whether NVIDIA's libraries may round float32 to TF32's 10 bits of mantissa.
     """
 
@@ -39,6 +41,7 @@ class DeviceOptions(BaseModel):
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     gpu_memory_mb: Annotated[int, Field(ge=1)] | None = None
     streams: Annotated[int, Field(ge=1, le=16)] | None = None
+    threads: Annotated[int, Field(ge=1)] | None = None
     tf32: bool = False
 
 
@@ -67,6 +70,11 @@ def stream_count(device: DeviceSpec) -> int:
     """How many items OpenVINO runs side by side on a device."""
     streams = device_options(device).streams
     return streams or (2 if device.kind == "gpu" else 1)
+
+
+def thread_count(device: DeviceSpec) -> int:
+    """Threads for a CPU's runtimes; 0 is the library's own choice."""
+    return device_options(device).threads or len(device.cores)
 
 
 def cuda_name(device: DeviceSpec) -> str:

@@ -42,6 +42,7 @@ from scheduler.wire import (
     pack_tensors,
     unpack_tensors,
 )
+from workers.model import CacheRules, NearRules
 
 LINK_LIMITS = FrameLimits(header_bytes=4 << 20, body_bytes=(1 << 32) - 1)
 SOCKET_BYTES = 4 << 20
@@ -56,6 +57,8 @@ class ModelCard:
     signature: Signature
     variants: tuple[str, ...]
     max_batch: int
+    digest: str = ""
+    cache: CacheRules | None = None
 
 
 class Host(Protocol):
@@ -100,7 +103,16 @@ def card_from(fields: dict[str, Any]) -> ModelCard:
         Signature(inputs, outputs, signature["batched"]),
         tuple(fields["variants"]),
         fields["max_batch"],
+        fields["digest"],
+        _rules_from(fields["cache"]),
     )
+
+
+def _rules_from(fields: dict[str, Any] | None) -> CacheRules | None:
+    if fields is None:
+        return None
+    near = fields["near"]
+    return CacheRules(fields["ttl_s"], fields["max_kb"], NearRules(**near) if near else None)
 
 
 class LinkServer:

@@ -45,6 +45,36 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
+class NearRules:
+    """When an earlier frame is near enough for its answer to serve another one too.
+
+    Attributes:
+        distance: The most by which the mean of any block may differ, in the input's own unit.
+        ttl_s: How old the earlier frame's answer may be, in seconds.
+        blocks: Into how many blocks each of the two largest dimensions is divided.
+    """
+
+    distance: float
+    ttl_s: float = 1.0
+    blocks: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRules:
+    """How answers may be kept for those who ask the same again.
+
+    Attributes:
+        ttl_s: For how long, in seconds; None leaves it to the box's configuration.
+        max_kb: Up to which size, in 10^3 bytes; None leaves it to the box's configuration.
+        near: Whether frames that are nearly the same may share an answer; None for never.
+    """
+
+    ttl_s: float | None = None
+    max_kb: int | None = None
+    near: NearRules | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """One file of a model.
 
@@ -88,6 +118,8 @@ class Model:
             by input, for runtimes that compile for a range.
         stateless: The owner's word that a stateful file's items may share a batch.
         residency: Whether it may leave memory when others need the room, see `Residency`.
+        cache: How its answers may be kept; None where they never are: its owner says so, or it
+            keeps values between runs.
     """
 
     name: str
@@ -102,6 +134,7 @@ class Model:
     shape_ranges: Mapping[str, ShapeRange] = field(default_factory=dict, hash=False)
     stateless: bool = False
     residency: Residency = "loaded"
+    cache: CacheRules | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,14 @@ from collections.abc import Hashable, Iterable
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from workers.model import Precision, Residency
 
@@ -54,6 +61,27 @@ class ShapeRangeEntry(_Strict):
     most: list[PositiveInt]
 
 
+class NearEntry(_Strict):
+    """When frames are near enough to share an answer; see `workers.model.NearRules`."""
+
+    distance: Annotated[float, Field(gt=0)]
+    ttl_s: Annotated[float, Field(gt=0)] = 1.0
+    blocks: Annotated[int, Field(ge=1, le=64)] = 16
+
+
+class CacheEntry(_Strict):
+    """How answers may be kept; see `workers.model.CacheRules`."""
+
+    ttl_s: Annotated[float, Field(gt=0)] | None = None
+    max_kb: PositiveInt | None = None
+    near: NearEntry | None = None
+
+
+def _yes_or_no(said: Any) -> Any:
+    """`true` and `false` may be written for the defaults and for none."""
+    return {} if said is True else None if said is False else said
+
+
 class ModelFile(_Strict):
     """A whole `model.yaml`.
 
@@ -68,6 +96,7 @@ class ModelFile(_Strict):
             needs them.
         stateless: Whether a file that keeps values between runs may batch its items.
         residency: Whether the model may leave memory when others need the room.
+        cache: How the box's result cache may keep its answers; `false` for not at all.
     """
 
     description: str = ""
@@ -79,6 +108,7 @@ class ModelFile(_Strict):
     shape_ranges: dict[str, ShapeRangeEntry] = {}
     stateless: bool = False
     residency: Residency = "loaded"
+    cache: Annotated[CacheEntry | None, BeforeValidator(_yes_or_no)] = CacheEntry()
 
 
 def parse_model_file(text: str) -> ModelFile:
@@ -141,5 +171,6 @@ def _keys_at(path: list[str]) -> Iterable[str]:
     sections: dict[str, type[BaseModel]] = {
         "tolerance": ToleranceEntry,
         "shape_ranges": ShapeRangeEntry,
+        "cache": NearEntry if "near" in path else CacheEntry,
     }
     return sections.get(path[0], VariantEntry).model_fields

@@ -10,7 +10,16 @@ from pathlib import Path, PurePosixPath
 import xxhash
 
 from scheduler.core.signature import Signature, TensorSpec
-from workers.model import Model, Precision, Problem, ShapeRange, Tolerance, Variant
+from workers.model import (
+    CacheRules,
+    Model,
+    NearRules,
+    Precision,
+    Problem,
+    ShapeRange,
+    Tolerance,
+    Variant,
+)
 from workers.model_files import ModelFileFault, check_model_files, weight_files
 from workers.model_yaml import (
     NAME_PATTERN,
@@ -208,7 +217,21 @@ def _assemble(name: str, content: ModelFile, candidates: list[_Candidate]) -> Mo
         shape_ranges=_shape_ranges(content, signature),
         stateless=content.stateless,
         residency=content.residency,
+        cache=_cache_rules(content, signature, variants),
     )
+
+
+def _cache_rules(
+    content: ModelFile, signature: Signature, variants: tuple[Variant, ...]
+) -> CacheRules | None:
+    said = content.cache
+    keeps_values = any(variant.stateful for variant in variants) and not content.stateless
+    if said is None or keeps_values:
+        return None
+    near = said.near
+    if near is not None and len(signature.inputs) != 1:
+        raise ModelFileError("cache.near: works for a model with one input")
+    return CacheRules(said.ttl_s, said.max_kb, NearRules(**near.model_dump()) if near else None)
 
 
 def _profile_shapes(content: ModelFile, signature: Signature) -> dict[str, tuple[int, ...]]:

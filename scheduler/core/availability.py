@@ -29,12 +29,11 @@ def refusal(
 
 
 def servable(request: Request, targets: Targets) -> bool:
-    """Whether a target that has the model is up, or is back before the deadline."""
+    """Whether a target that has the model takes batches, or does so before the deadline."""
     for target in targets.values():
-        if not target.up:
-            back_ns = target.returns_ns
-            if back_ns is None or back_ns >= request.deadline_ns:
-                continue
+        back_ns = target.back_ns()
+        if back_ns is None or back_ns >= request.deadline_ns:
+            continue
         if target.usable(request.kind):
             return True
     return False
@@ -43,7 +42,9 @@ def servable(request: Request, targets: Targets) -> bool:
 def why_unavailable(kind: RequestClass, targets: Targets) -> str:
     """What is in the way of a class that no target can serve."""
     wanted = f"model {kind.model!r}" + (f" variant {kind.variant!r}" if kind.variant else "")
-    down = [t.spec.id for t in targets.values() if t.usable(kind)]
-    if not down:
+    away = [t for t in targets.values() if t.usable(kind)]
+    if not away:
         return f"no target has {wanted} ready"
-    return f"{wanted} runs on {', '.join(down)}, which is down"
+    names = ", ".join(t.spec.id for t in away)
+    how = "takes no batch in time" if any(t.up for t in away) else "is down"
+    return f"{wanted} runs on {names}, which {how}"

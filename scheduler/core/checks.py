@@ -9,6 +9,7 @@ from scheduler.core.events import (
     BatchFailed,
     Event,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
 )
@@ -32,14 +33,16 @@ def event_problem(
             return f"run {event.run_id} is not known or has ended before"
         case TargetDown() | TargetReport() if event.target_id not in targets:
             return f"target {event.target_id!r} is not known"
+        case TargetChanged(target) if target.id not in targets:
+            return f"target {target.id!r} is not known"
     return None
 
 
 def place_problem(
-    place: Place, target: TargetState | None, records: Mapping[int, Record]
+    place: Place, target: TargetState | None, records: Mapping[int, Record], now_ns: int
 ) -> tuple[str, int | None] | None:
     """Why a batch can't be placed, and which request is to blame if one is; None if it can."""
-    problem = _batch_problem(place, target)
+    problem = _batch_problem(place, target, now_ns)
     if problem is not None:
         return problem, None
     for request in place.requests:
@@ -50,10 +53,10 @@ def place_problem(
 
 
 def hedge_problem(
-    hedge: Hedge, target: TargetState | None, records: Mapping[int, Record]
+    hedge: Hedge, target: TargetState | None, records: Mapping[int, Record], now_ns: int
 ) -> tuple[str, int | None] | None:
     """Why a second copy can't be sent, and which request is to blame if one is."""
-    problem = _batch_problem(hedge, target)
+    problem = _batch_problem(hedge, target, now_ns)
     if problem is not None:
         return problem, None
     for request in hedge.requests:
@@ -67,10 +70,12 @@ def hedge_problem(
     return None
 
 
-def _batch_problem(place: Place | Hedge, target: TargetState | None) -> str | None:
+def _batch_problem(place: Place | Hedge, target: TargetState | None, now_ns: int) -> str | None:
     """Why a target can't take a batch, whoever is in it."""
     if target is None or not target.has_slot():
         return "the target has no free slot"
+    if target.closed_until_ns > now_ns:
+        return "the target takes no new batch now"
     if place.offer not in target.offers.get(place.offer.model, ()):
         return "the target does not offer that variant"
     sizes = target.curve(place.offer).batch_sizes

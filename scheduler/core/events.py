@@ -72,11 +72,14 @@ class TargetDown:
         target_id: Which one.
         reason: What happened, for people.
         returns_in_ns: How long until it is expected back; None when it is not.
+        blameless: No request can have brought it down, as when the link to it broke; what it
+            was running then costs no attempt and keeps its company.
     """
 
     target_id: str
     reason: str
     returns_in_ns: int | None = None
+    blameless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,19 @@ class TargetReport:
 
     target_id: str
     offers: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChanged:
+    """What is known of a target or of the way to it is different now; what it runs goes on.
+
+    Attributes:
+        target: As it is from now on; its offers are added or replaced, and none is taken away.
+        closed_ns: For so long it takes no new batch, e.g. until more may be spent there.
+    """
+
+    target: TargetSpec
+    closed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +124,7 @@ Event = (
     | TargetUp
     | TargetDown
     | TargetReport
+    | TargetChanged
     | PolicySwapped
     | Woken
 )

@@ -44,7 +44,9 @@ def _of_requests(scheduler: Scheduler) -> dict[str, bool]:
 def _of_targets(scheduler: Scheduler) -> dict[str, bool]:
     targets = scheduler.targets.values()
     return {
-        "no target holds more than its slots": all(len(t.runs) <= t.spec.slots for t in targets),
+        "no target holds more than its slots": all(
+            len(t.runs) <= max(t.spec.slots, t.grandfathered) for t in targets
+        ),
         "a target that is down holds nothing": all(t.up or not t.runs for t in targets),
         "runs are where they are said to be": {i: t.spec.id for t in targets for i in t.runs}
         == {i: run.target_id for i, run in scheduler.runs.items()},

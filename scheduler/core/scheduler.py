@@ -20,6 +20,7 @@ from scheduler.core.events import (
     Event,
     PolicySwapped,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -82,6 +83,7 @@ class Scheduler:
             TargetUp: self._on_target_up,
             TargetDown: self._on_target_down,
             TargetReport: self._on_target_report,
+            TargetChanged: self._on_target_changed,
             PolicySwapped: self._on_policy_swapped,
             Woken: self._on_woken,
         }
@@ -180,7 +182,7 @@ class Scheduler:
         back_ns = event.returns_in_ns
         target.returns_ns = None if back_ns is None else self.now_ns + back_ns
         self._fleet_changed()
-        self._lose_runs(target, event.reason)
+        self._lose_runs(target, event.reason, event.blameless)
         for record in self.ledger.queued():
             if not servable(record.request, self.targets):
                 reason = f"{why_unavailable(record.request.kind, self.targets)}: {event.reason}"
@@ -188,6 +190,11 @@ class Scheduler:
 
     def _on_target_report(self, event: TargetReport) -> None:
         self.targets[event.target_id].add_offers(event.offers)
+        self._fleet_changed()
+
+    def _on_target_changed(self, event: TargetChanged) -> None:
+        target = self.targets[event.target.id]
+        target.change(event.target, self.now_ns + event.closed_ns if event.closed_ns else 0)
         self._fleet_changed()
 
     def _fleet_changed(self) -> None:
@@ -228,10 +235,10 @@ class Scheduler:
     def _still_waiting(self, run: Run) -> list[Record]:
         return [self.ledger.records[i] for i in run.request_ids if i in run.waiting]
 
-    def _lose_runs(self, target: TargetState, reason: str) -> None:
+    def _lose_runs(self, target: TargetState, reason: str, blameless: bool = False) -> None:
         """Takes the runs of a target that is gone; only as many as run at once had started."""
         for position, run in enumerate(list(target.runs.values())):
-            started = position < target.spec.width
+            started = position < target.spec.width and not blameless
             del self.runs[run.id]
             target.end(run, self.now_ns, started=started)
             self._retry(run, reason, started=started)
@@ -306,7 +313,7 @@ class Scheduler:
 
     def _place(self, place: Place) -> None:
         target = self.targets.get(place.target_id)
-        problem = place_problem(place, target, self.ledger.records)
+        problem = place_problem(place, target, self.ledger.records, self.now_ns)
         if problem is not None or target is None:
             raise self._impossible(place, *(problem or ("the target is not known",)))
         run = self._send(place, target)
@@ -315,7 +322,7 @@ class Scheduler:
 
     def _hedge(self, hedge: Hedge) -> None:
         target = self.targets.get(hedge.target_id)
-        problem = hedge_problem(hedge, target, self.ledger.records)
+        problem = hedge_problem(hedge, target, self.ledger.records, self.now_ns)
         if problem is not None or target is None:
             raise self._impossible(hedge, *(problem or ("the target is not known",)))
         run = self._send(hedge, target)

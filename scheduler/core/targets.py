@@ -114,6 +114,8 @@ class TargetState:
         runs: What it holds, oldest first.
         offers: What it can run, by model, in the owner's order of preference.
         last_done_ns: When it last finished a run.
+        closed_until_ns: Until then it takes no new batch, although it is up.
+        grandfathered: How many batches it held when its slots last changed; it keeps them.
     """
 
     spec: TargetSpec
@@ -122,6 +124,8 @@ class TargetState:
     runs: dict[int, Run] = field(default_factory=dict)
     offers: dict[str, list[Offer]] = field(default_factory=dict)
     last_done_ns: int = 0
+    closed_until_ns: int = 0
+    grandfathered: int = 0
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
     _head_done_ns: int = 0
     _behind_ns: int = 0
@@ -192,6 +196,14 @@ class TargetState:
 
     # -- what it does
 
+    def change(self, spec: TargetSpec, closed_until_ns: int) -> None:
+        """Takes over what is known of it from now on; what it runs goes on."""
+        self.spec = spec
+        self.closed_until_ns = closed_until_ns
+        self.grandfathered = len(self.runs)
+        self.add_offers(spec.offers)
+        self._plan()
+
     def begin(self, run: Run) -> None:
         """Takes a run in."""
         self.runs[run.id] = run
@@ -214,10 +226,11 @@ class TargetState:
             self._head_done_ns = self._started_ns(head) + head.expected_ns
             self._behind_ns = sum([run.expected_ns for run in behind]) if behind else 0
         if len(self.runs) < self.spec.width:
-            self._opens_ns = 0
+            self._opens_ns = self.closed_until_ns
         else:
             ahead_ns = max(self.spec.lead_ns, self._transfer_ns)
-            self._opens_ns = self._head_done_ns + self._behind_ns - ahead_ns
+            opens_ns = self._head_done_ns + self._behind_ns - ahead_ns
+            self._opens_ns = max(opens_ns, self.closed_until_ns)
 
     def _plan_lanes(self) -> None:
         """Where several batches run at once, the next one starts when the first of them is done."""
@@ -244,6 +257,8 @@ class TargetState:
         A run that is overdue is expected to need as long again as it is overdue, so that a
         target that hangs looks worse the longer it does.
         """
+        if self.closed_until_ns > now_ns:
+            now_ns = self.closed_until_ns
         if len(self.runs) < self.spec.width:
             return now_ns
         done_ns = self._head_done_ns
@@ -252,6 +267,10 @@ class TargetState:
     def has_slot(self) -> bool:
         """Whether another batch may be sent at all."""
         return self.up and len(self.runs) < self.spec.slots
+
+    def back_ns(self) -> int | None:
+        """When it takes batches again that does not now; None if that is not expected."""
+        return self.closed_until_ns if self.up else self.returns_ns
 
     def opens_ns(self) -> int:
         """When the next batch should be sent, given a slot: a lead before it was to be free.

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ray
 import structlog
@@ -29,12 +29,20 @@ from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
+from scheduler.durable.desk import TaskDesk
+from scheduler.durable.records import Bounds
+from scheduler.ingress.admission import Admission
+from scheduler.ingress.certificates import load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.ingress.task_door import TaskDoor
 from scheduler.policy_loading import load_policy
 from scheduler.result import Result
 from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
+
+if TYPE_CHECKING:
+    from scheduler.daemon.cache.front import ResultCache
 
 T = TypeVar("T")
 
@@ -95,6 +103,10 @@ class SchedulerProcess:
         """What the box is doing; the answer to `status` at every door."""
         return self._wait(self._status())
 
+    def models(self) -> dict[str, Any]:
+        """What the box can run; the answer to `models` at every door."""
+        return self._wait(self._models())
+
     def reload(self) -> None:
         """Takes over what the configuration file says by now and can be changed while running."""
         self._wait(self._reload())
@@ -132,10 +144,13 @@ class SchedulerProcess:
             connections=limits.connections,
             max_budget_ns=int(limits.max_budget_s * 1e9),
         )
-        self._door = NativeDoor(self._driver, rules, self._describe)
-        self._direct = DirectDoor(self._loop, self._driver, self._door)
+        self._cache = _opened_cache(config, self._driver)
+        self._door = NativeDoor(self._driver, rules, self._describe, self._cache)
+        self._door.tasks = _open_tasks(config, self._driver, self._door.admission)
+        self._direct = DirectDoor(self._loop, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
+        self._tls = server_context(config.tls) if config.tls is not None else None
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [
             _bound(address, server)
@@ -145,7 +160,10 @@ class SchedulerProcess:
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer:
         if address.path is None:
-            return await self._loop.create_server(self._door, address.host, address.port or 0)
+            tls = self._tls if address.scheme == "tls" else None
+            return await self._loop.create_server(
+                self._door, address.host, address.port or 0, ssl=tls
+            )
         return await self._listen_unix(self._door, address.path)
 
     async def _listen_unix(
@@ -163,6 +181,11 @@ class SchedulerProcess:
         if new.policy != self._config.policy:
             self._driver.swap_policy(new.policy.name, new.policy.options)
         self._config = new
+        if self._tls is not None and new.tls is not None:
+            try:
+                load_certificate(self._tls, new.tls)
+            except OSError as error:
+                log.error("certificate not taken over", error=str(error))
         try:
             access = load_access(new.token_file, new.tenants_file)
         except ConfigError as error:
@@ -172,6 +195,9 @@ class SchedulerProcess:
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
+
+    async def _models(self) -> dict[str, Any]:
+        return self._door.admission.describe_models()
 
     def _describe(self) -> dict[str, Any]:
         return {
@@ -185,6 +211,8 @@ class SchedulerProcess:
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,
+            "cache": self._cache.status() if self._cache is not None else None,
+            "durable": tasks.desk.status() if (tasks := self._door.tasks) is not None else None,
             **self._driver.status(),
         }
 
@@ -192,9 +220,18 @@ class SchedulerProcess:
         for server in self._servers:
             server.close()
         self._door.stop_admitting()
+        if self._cache is not None:
+            self._cache.settle()
+        tasks = self._door.tasks
+        if tasks is not None:
+            tasks.desk.stop()
         left = await self._driver.drain(seconds)
+        if tasks is not None:
+            await tasks.desk.close()
         self._door.close()
         await self._driver.close()
+        if self._cache is not None:
+            await self._cache.close()
         if self._journal is not None:
             self._journal.close()
         for address in self._config.listen.native:
@@ -224,6 +261,17 @@ def _reloaded(old: Config, config_file: Path | None) -> Config:
     return taken
 
 
+def _opened_cache(config: Config, driver: Driver) -> ResultCache | None:
+    """The cache that the configuration asks for."""
+    if config.cache is None:
+        return None
+    from scheduler.daemon.cache.front import ResultCache  # most boxes have none
+
+    cache = ResultCache(driver, config.cache)
+    cache.open()
+    return cache
+
+
 def _open_journal(
     config: Config, policy: tuple[str, dict[str, Any]], limits: Limits
 ) -> Journal | None:
@@ -237,6 +285,18 @@ def _open_journal(
     except OSError as error:
         log.error("no journal is written", folder=str(folder), error=str(error))
         return None
+
+
+def _open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor | None:
+    """The durable tasks that the configuration asks for; the store opens in the background."""
+    durable = config.durable
+    if not durable.enabled:
+        return None
+    size = durable.max_mb * 10**6
+    bounds = Bounds(durable.max_tasks, size, int(durable.keep_results_s * 1e3), 2 * size + 10**8)
+    folder = durable.dir or config.state_dir / "tasks"
+    desk = TaskDesk(driver, folder, bounds, admission.is_loaded)
+    return TaskDoor(desk, admission, bounds, int(durable.max_deadline_s * 1e9))
 
 
 def _bound(address: Address, server: asyncio.AbstractServer) -> str:

@@ -13,18 +13,33 @@ from workers.link import ModelCard
 
 
 class Catalog:
-    """What can be asked for, whether or not a target is ready for it."""
+    """What can be asked for, whether or not a target is ready for it.
+
+    Attributes:
+        cards: The models, by name.
+        offers: What can run, by target, model and variant.
+        problems: What can't be served, by target.
+        revision: Changes whenever a model might have.
+    """
 
     def __init__(self) -> None:
         """Knows nothing until a worker has spoken."""
         self.cards: dict[str, ModelCard] = {}
         self.offers: dict[tuple[str, str, str], Offer] = {}
         self.problems: dict[str, list[Any]] = {}
+        self.revision = 0
+        self._digests: dict[tuple[str, str], str] = {}
 
     def learn(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
         """Takes over what a worker says of its repository."""
         self.cards.update((card.name, card) for card in cards)
         self.problems[device_id] = problems
+        self._digests.update(((device_id, card.name), card.digest) for card in cards)
+        self.revision += 1
+
+    def digest(self, target_id: str, model: str) -> str:
+        """Which files a target serves under a model's name; empty where it has not said."""
+        return self._digests.get((target_id, model), "")
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Notes what a device can run."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -21,21 +21,23 @@ from scheduler.core.events import (
     Event,
     PolicySwapped,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
     Woken,
 )
 from scheduler.core.offers import Offer
-from scheduler.core.outcomes import Outcome
-from scheduler.core.requests import Request, RequestClass
+from scheduler.core.requests import Request
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec, TargetState, reached_over
+from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.journal import Journal
-from scheduler.daemon.link import WorkerLink
+from scheduler.daemon.link import TargetLink
+from scheduler.daemon.submission import Answer, Submission
+from scheduler.daemon.worker_link import WorkerLink
 from scheduler.policy_loading import load_policy
-from scheduler.wire import Body
 from workers.link import ModelCard, Packed
 
 RESTART_NS = 3_000_000_000
@@ -48,70 +50,37 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Submission:
-    """A valid request at the door.
-
-    Attributes:
-        kind: Its class.
-        specs: `[name, dtype, shape]` of its tensors, in the signature's order.
-        body: Its packed tensors, in that order.
-        deadline_ns: On the monotonic clock of the box.
-        priority: As in `Request`.
-        weight: As in `Request`.
-        accept_late: As in `Request`.
-        reply: Called exactly once, with how it ended.
-    """
-
-    kind: RequestClass
-    specs: list[list[Any]]
-    body: Body
-    deadline_ns: int
-    priority: int
-    weight: float
-    accept_late: bool
-    reply: Callable[[Answer], None]
-
-
-@dataclass(slots=True)
-class Answer:
-    """How a request ended, with the outputs where there are any.
-
-    Attributes:
-        outcome: How it ended.
-        reason: Why, for people.
-        detail: Figures for programs.
-        target: Where it ran.
-        offer: What ran.
-        batch: With how many others, itself included.
-        outputs: The packed output tensors of this request alone.
-        timing_ns: In the queue, in transfer, in execution, and all together.
-    """
-
-    outcome: Outcome
-    reason: str
-    detail: Mapping[str, Any]
-    target: str = ""
-    offer: Offer | None = None
-    batch: int = 0
-    outputs: Packed | None = None
-    timing_ns: tuple[int, int, int, int] = (0, 0, 0, 0)
-
-
-@dataclass(slots=True)
 class _Pending:
     submission: Submission
     arrived_ns: int
 
 
 @dataclass(slots=True)
-class _Device:
-    link: WorkerLink
+class _Way:
+    """A link to a target, and what it has said."""
+
+    link: TargetLink
+    task: asyncio.Task[None]
     progress: tuple[int, int, str] = (0, 0, "starting")
     transfer_ns: tuple[int, float] = (0, 0.0)
     lost_ns: int | None = None
     away_ns: int = RESTART_NS
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
     telemetry: dict[str, Any] = field(default_factory=dict)
+
+    async def close(self) -> None:
+        """Hangs up, for good."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.link.close()
+
+
+class _Results(NamedTuple):
+    """What came of a run, until the core has said whom it is for."""
+
+    dispatch: Dispatch
+    outputs: dict[int, Packed]
+    execute_ns: int
+    notes: Mapping[str, Any]
 
 
 class Driver:
@@ -129,6 +98,7 @@ class Driver:
         core: The state machine.
         clock_ns: The monotonic clock.
         after_event: Called when all that an event brought about is done, e.g. to send answers.
+        background: Work below all requests; None while there is none.
     """
 
     def __init__(
@@ -144,61 +114,88 @@ class Driver:
         self.core = Scheduler(load_policy(policy[0], **policy[1]), limits)
         self.clock_ns = clock_ns
         self.after_event: Callable[[], None] = lambda: None
+        self.background: Background | None = None
         self._journal = journal
         self._loop = asyncio.get_running_loop()
-        self._devices: dict[str, _Device] = {}
+        self._ways: dict[str, _Way] = {}
         self._pending: dict[int, _Pending] = {}
         self._runs: dict[int, Dispatch] = {}
-        self._results: dict[int, tuple[Dispatch, dict[int, Packed], int]] = {}
+        self._results: dict[int, _Results] = {}
         self._next_id = 1
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
-    # -- devices
+    # -- targets
 
     def add_device(self, device_id: str, path: Path) -> None:
         """Connects to the worker of a device, now and whenever it was lost."""
-        link = WorkerLink(device_id, path, self)
-        device = self._devices[device_id] = _Device(link)
-        device.tasks.append(self._loop.create_task(link.keep_connected()))
+        self.add_target(device_id, WorkerLink(device_id, path, self))
 
-    def on_connected(self, device_id: str) -> None:
-        """The worker is there; it is up with its first offer."""
-        log.info("worker connected", device=device_id)
+    def add_target(self, target_id: str, link: TargetLink) -> None:
+        """Lets a link find its target, now and whenever it was lost."""
+        task = self._loop.create_task(link.keep_connected())
+        self._ways[target_id] = _Way(link, task)
 
-    def on_way(self, device_id: str, transfer_ns: tuple[int, float]) -> None:
+    async def remove_target(self, target_id: str, reason: str) -> None:
+        """Lets a target go for good; what it was running goes elsewhere or ends."""
+        way = self._ways.pop(target_id)
+        self._lose(target_id, TargetDown(target_id, reason, None, blameless=True))
+        await way.close()
+
+    def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
         """The device is not on this box, or emulates one that isn't."""
-        self._devices[device_id].transfer_ns = transfer_ns
+        self._ways[target_id].transfer_ns = transfer_ns
 
-    def on_catalog(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
+    def on_catalog(self, target_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
         """Learns the models."""
-        self.catalog.learn(device_id, cards, problems)
+        self.catalog.learn(target_id, cards, problems)
         for model, reason in problems:
-            log.warning("model not served", device=device_id, model=model, reason=reason)
+            log.warning("model not served", target=target_id, model=model, reason=reason)
 
-    def on_offer(self, device_id: str, offer: Offer) -> None:
+    def on_offer(self, target_id: str, offer: Offer) -> None:
         """The device can run one more variant."""
-        self.catalog.add_offer(device_id, offer)
-        device = self._devices[device_id]
-        target = self.core.targets.get(device_id)
+        target = self.core.targets.get(target_id)
         if target is not None and target.up:
-            self._handle(TargetReport(device_id, (offer,)))
+            self.catalog.add_offer(target_id, offer)
+            self._handle(TargetReport(target_id, (offer,)))
             return
-        if device.lost_ns is not None:
-            device.away_ns = self.clock_ns() - device.lost_ns
-            device.lost_ns = None
-        self._handle(TargetUp(reached_over(TargetSpec(device_id, (offer,)), *device.transfer_ns)))
+        way = self._ways[target_id]
+        self.on_up(reached_over(TargetSpec(target_id, (offer,)), *way.transfer_ns))
 
-    def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
-        """How far the worker is with getting ready."""
-        self._devices[device_id].progress = (done, total, text)
+    def on_up(self, spec: TargetSpec) -> None:
+        """A target is ready."""
+        self._learn_offers(spec)
+        way = self._ways[spec.id]
+        if way.lost_ns is not None:
+            way.away_ns = self.clock_ns() - way.lost_ns
+            way.lost_ns = None
+        self._handle(TargetUp(spec))
 
-    def on_telemetry(self, device_id: str, reading: dict[str, Any]) -> None:
+    def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
+        """A target is different from now on."""
+        self._learn_offers(spec)
+        self._handle(TargetChanged(spec, closed_ns))
+
+    def _learn_offers(self, spec: TargetSpec) -> None:
+        for offer in spec.offers:
+            self.catalog.add_offer(spec.id, offer)
+
+    def on_progress(self, target_id: str, done: int, total: int, text: str) -> None:
+        """How far the target is with getting ready."""
+        self._ways[target_id].progress = (done, total, text)
+
+    def on_telemetry(self, target_id: str, reading: dict[str, Any]) -> None:
         """What the device does, uses and draws."""
-        self._devices[device_id].telemetry = reading
+        self._ways[target_id].telemetry = reading
 
-    def on_done(self, run_id: int, results: list[Packed | str], execute_ns: int) -> None:
+    def on_done(
+        self,
+        run_id: int,
+        results: list[Packed | str],
+        execute_ns: int,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
         """Gives the core the news of a run, and the callers their outputs."""
         dispatch = self._runs.pop(run_id)
         outputs: dict[int, Packed] = {}
@@ -208,32 +205,50 @@ class Driver:
                 errors[request_id] = result
             else:
                 outputs[request_id] = result
-        self._results[run_id] = dispatch, outputs, execute_ns
+        self._results[run_id] = _Results(dispatch, outputs, execute_ns, notes or {})
         self._handle(BatchDone(run_id, errors))
         del self._results[run_id]
 
     def on_not_run(self, run_id: int, reason: str) -> None:
-        """The worker skipped a run."""
+        """The target skipped a run."""
         del self._runs[run_id]
         self._handle(BatchFailed(run_id, reason, started=False))
 
-    def on_lost(self, device_id: str, reason: str) -> None:
-        """The worker and its runs are gone; Ray brings a new one."""
-        device = self._devices[device_id]
-        device.progress = (0, 0, "restarting")
-        target = self.core.targets.get(device_id)
-        if target is None or not target.up:
+    def on_failed(self, run_id: int, reason: str) -> None:
+        """The target tried a run and failed."""
+        del self._runs[run_id]
+        self._handle(BatchFailed(run_id, reason))
+
+    def on_lost(
+        self, target_id: str, reason: str, back_ns: int | None = None, blameless: bool = False
+    ) -> None:
+        """The target and its runs are gone for now; Ray brings a new worker, a link comes back."""
+        way = self._ways.get(target_id)
+        if way is None:
             return
-        log.warning("worker lost", device=device_id, reason=reason)
-        device.lost_ns = self.clock_ns()
+        way.progress = (0, 0, "restarting")
+        if back_ns is None:
+            back_ns = way.away_ns
+        if self._lose(target_id, TargetDown(target_id, reason, back_ns, blameless)):
+            way.lost_ns = self.clock_ns()
+
+    def _lose(self, target_id: str, event: TargetDown) -> bool:
+        """Tells the core, unless it knows; whether it did not."""
+        target = self.core.targets.get(target_id)
+        if target is None or not target.up:
+            return False
+        log.warning("target lost", target=target_id, reason=event.reason)
         for run_id in target.runs:
             del self._runs[run_id]
-        self._handle(TargetDown(device_id, f"worker of {device_id}: {reason}", device.away_ns))
+        self._handle(event)
+        return True
 
     # -- requests
 
     def submit(self, submissions: list[Submission]) -> list[int]:
         """Takes requests in, in this order; their ids. Each is answered exactly once."""
+        if self.background is not None:
+            self.background.make_way(submissions)
         now_ns = self.clock_ns()
         requests = []
         for submission in submissions:
@@ -279,14 +294,11 @@ class Driver:
         return len(left)
 
     async def close(self) -> None:
-        """Hangs up on the workers."""
+        """Hangs up on the targets."""
         if self._timer is not None:
             self._timer.cancel()
-        for device in self._devices.values():
-            for task in device.tasks:
-                task.cancel()
-            await asyncio.gather(*device.tasks, return_exceptions=True)
-            device.link.close()
+        for way in self._ways.values():
+            await way.close()
 
     # -- the core
 
@@ -306,6 +318,8 @@ class Driver:
             if not self._pending:
                 self._idle.set()
             self.after_event()
+            if self.background is not None:
+                self.background.look()
         finally:
             # Last, because batches and answers are waited for.
             if self._journal is not None:
@@ -319,15 +333,14 @@ class Driver:
                 self._finish(command)
             case CancelRun(run_id):
                 if run_id in self._runs:
-                    self._devices[self._runs[run_id].target_id].link.cancel(run_id)
+                    self._ways[self._runs[run_id].target_id].link.cancel(run_id)
             case WakeAt(at_ns):
                 self._wake_at(at_ns)
 
     def _dispatch(self, dispatch: Dispatch) -> None:
         self._runs[dispatch.run_id] = dispatch
         batch = [self._pending[request_id].submission for request_id in dispatch.request_ids]
-        bodies = [submission.body for submission in batch]
-        self._devices[dispatch.target_id].link.run(dispatch, batch[0].specs, bodies)
+        self._ways[dispatch.target_id].link.run(dispatch, batch)
 
     def _finish(self, finish: Finish) -> None:
         pending = self._pending.pop(finish.request_id)
@@ -336,7 +349,7 @@ class Driver:
         if finish.run_id is None:
             answer.timing_ns = (finish.queue_ns, 0, 0, total_ns)
         else:
-            dispatch, outputs, execute_ns = self._results[finish.run_id]
+            dispatch, outputs, execute_ns, answer.notes = self._results[finish.run_id]
             answer.target = dispatch.target_id
             answer.offer = self.catalog.offers[dispatch.target_id, dispatch.model, dispatch.variant]
             answer.batch = len(dispatch.request_ids)
@@ -370,14 +383,13 @@ class Driver:
             "outcomes": {outcome.value: count for outcome, count in core.counts.items()},
             "targets": [
                 {
-                    "id": device_id,
-                    **_about(core.targets.get(device_id)),
-                    "pid": device.link.pid,
-                    "transfer_ns": device.transfer_ns,
-                    "progress": dict(zip(("done", "total", "text"), device.progress, strict=True)),
-                    "telemetry": device.telemetry,
+                    "id": target_id,
+                    **_about(core.targets.get(target_id)),
+                    **way.link.describe(),
+                    "progress": dict(zip(("done", "total", "text"), way.progress, strict=True)),
+                    "telemetry": way.telemetry,
                 }
-                for device_id, device in sorted(self._devices.items())
+                for target_id, way in sorted(self._ways.items())
             ],
         }
 
@@ -385,6 +397,10 @@ class Driver:
 def _about(target: TargetState | None) -> dict[str, Any]:
     """A target as the core knows it; None before it came up for the first time."""
     if target is None:
-        return {"up": False, "runs": 0, "calibration": []}
-    calibration = [each._asdict() for each in target.calibration()]
-    return {"up": target.up, "runs": len(target.runs), "calibration": calibration}
+        return {"up": False, "runs": 0, "calibration": [], "transfer_ns": (0, 0.0)}
+    return {
+        "up": target.up,
+        "runs": len(target.runs),
+        "calibration": [each._asdict() for each in target.calibration()],
+        "transfer_ns": target.spec.transfer_ns,
+    }

@@ -25,6 +25,7 @@ from scheduler.core.commands import Command
 from scheduler.core.events import (
     Event,
     PolicySwapped,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -237,9 +238,13 @@ class Journal:
                 known = targets[target_id]
                 spec = replace(known.spec, offers=_merged(known.spec.offers, offers))
                 targets[target_id] = replace(known, spec=spec)
+            case TargetChanged(spec) if spec.id in targets:
+                known = targets[spec.id]
+                offers = _merged(known.spec.offers, spec.offers)
+                targets[spec.id] = replace(known, spec=replace(spec, offers=offers))
 
 
-_RARE = frozenset({PolicySwapped, TargetUp, TargetDown, TargetReport})
+_RARE = frozenset({PolicySwapped, TargetUp, TargetDown, TargetReport, TargetChanged})
 
 
 def _merged(known: Iterable[Offer], new: Iterable[Offer]) -> tuple[Offer, ...]:

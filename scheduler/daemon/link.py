@@ -1,193 +1,95 @@
-"""The scheduler's end of the link to one worker; the protocol is in `workers.link`."""
+"""The two ends of every way to a target: what the driver asks of one, and what it is told."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import struct
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
-from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, encode
-from workers.link import (
-    LINK_LIMITS,
-    SOCKET_BYTES,
-    ModelCard,
-    Packed,
-    card_from,
-    offer_from,
-    results_from,
-)
-
-_RETRY_S = 0.02
-_UCRED = struct.Struct("iII")
-"""Process, user and group of a unix socket's peer; see unix(7)."""
+from scheduler.core.targets import TargetSpec
+from scheduler.daemon.submission import Submission
+from workers.link import ModelCard, Packed
 
 
-class LinkListener(Protocol):
-    """Who hears what a worker says."""
-
-    def on_connected(self, device_id: str) -> None:
-        """The worker is there; its offers follow."""
-
-    def on_way(self, device_id: str, transfer_ns: tuple[int, float]) -> None:
-        """How long a batch takes to get there: for the message, and for each byte."""
-
-    def on_catalog(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
-        """The models of the worker's repository, and those that can't be served."""
-
-    def on_offer(self, device_id: str, offer: Offer) -> None:
-        """A variant is loaded, warm and measured."""
-
-    def on_progress(self, device_id: str, done: int, total: int, text: str) -> None:
-        """How far the worker is with loading and measuring."""
-
-    def on_telemetry(self, device_id: str, reading: dict[str, Any]) -> None:
-        """What the device does, uses and draws."""
-
-    def on_done(self, run_id: int, results: list[Packed | str], execute_ns: int) -> None:
-        """A run came back, with outputs or an error per item."""
-
-    def on_not_run(self, run_id: int, reason: str) -> None:
-        """A run was skipped."""
-
-    def on_lost(self, device_id: str, reason: str) -> None:
-        """The worker is gone, and with it all that it was running."""
-
-
-class WorkerLink(asyncio.BufferedProtocol):
-    """A connection to one worker, made anew whenever it is lost.
-
-    Args:
-        device_id: The device that the worker owns.
-        path: The worker's unix socket.
-        listener: Who hears what it says.
-
-    Attributes:
-        device_id: The device that the worker owns.
-        pid: The worker's process; None while there is none.
-    """
-
-    def __init__(self, device_id: str, path: Path, listener: LinkListener) -> None:
-        """Not connected yet; see `keep_connected`."""
-        self.device_id = device_id
-        self.pid: int | None = None
-        self._path = path
-        self._listener = listener
-        self._reader = FrameReader(LINK_LIMITS)
-        self._transport: asyncio.Transport | None = None
-        self._lost = asyncio.Event()
-        self._sizes: dict[int, int] = {}
+class TargetLink(Protocol):
+    """The scheduler's end of the way to one target. It lives on the scheduler's event loop."""
 
     async def keep_connected(self) -> None:
-        """Connects, and connects again when the worker was lost, until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            peer.setblocking(False)
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
-            try:
-                await loop.sock_connect(peer, str(self._path))
-            except (OSError, asyncio.CancelledError) as error:
-                peer.close()
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-                await asyncio.sleep(_RETRY_S)
-                continue
-            self._reader = FrameReader(LINK_LIMITS)
-            self._sizes.clear()
-            self._lost.clear()
-            await loop.create_connection(lambda: self, sock=peer)
-            await self._lost.wait()
+        """Connects, and again whenever the target was lost, until cancelled."""
 
-    def close(self) -> None:
-        """Hangs up."""
-        if self._transport is not None:
-            self._transport.close()
-
-    # -- sending
-
-    def run(self, dispatch: Dispatch, specs: list[list[Any]], bodies: Sequence[Body]) -> None:
-        """Sends a batch.
+    def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
+        """Sends a batch; exactly one of the listener's words about the run follows.
 
         Args:
             dispatch: The command to carry out.
-            specs: The tensor specs that all items of the batch share.
-            bodies: The packed tensors of each item.
+            batch: The requests, in the order of the command's ids.
         """
-        self._sizes[dispatch.run_id] = len(bodies)
-        header = {
-            "t": "run",
-            "id": dispatch.run_id,
-            "model": dispatch.model,
-            "variant": dispatch.variant,
-            "latest_start_ns": dispatch.latest_start_ns,
-            "count": len(bodies),
-            "in": specs,
-        }
-        padding = bytes(-len(bodies[0]) % ALIGNMENT)
-        buffers = [part for body in bodies for part in (body, padding)]
-        self._write(encode(header, buffers))
 
     def cancel(self, run_id: int) -> None:
-        """Lets the worker skip a run that it has not begun."""
-        self._write(encode({"t": "cancel", "id": run_id}))
+        """Nobody waits for a run any more; that it is over is still to be said."""
 
-    def _write(self, buffers: list[Any]) -> None:
-        if self._transport is not None:
-            if len(buffers) == 1:
-                self._transport.write(buffers[0])
-            else:
-                self._transport.writelines(buffers)
+    def close(self) -> None:
+        """Hangs up."""
 
-    # -- asyncio.BufferedProtocol
+    def describe(self) -> dict[str, Any]:
+        """What `status` says of the way there, for people and programs."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The worker accepted."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
-        peer = transport.get_extra_info("socket")
-        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        self.pid = _UCRED.unpack(credentials)[0]
-        self._listener.on_connected(self.device_id)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
-        return self._reader.get_buffer()
+class LinkListener(Protocol):
+    """Who hears what links say. A link that has not said `on_up` or `on_offer` is not used."""
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
-        for header, body in self._reader.advance(nbytes):
-            self._hear(header, body)
+    def on_catalog(self, target_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
+        """The models that are there, and those that can't be served."""
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The worker is gone."""
-        self._transport = self.pid = None
-        self._lost.set()
-        self._listener.on_lost(self.device_id, str(exc) if exc else "its process ended")
+    def on_offer(self, target_id: str, offer: Offer) -> None:
+        """A device of this box has a variant loaded, warm and measured."""
 
-    def _hear(self, header: Header, body: Body | None) -> None:
-        match header["t"]:
-            case "done":
-                run_id = header["id"]
-                results = results_from(header, body, self._sizes.pop(run_id))
-                self._listener.on_done(run_id, results, header["execute_ns"])
-            case "not_run":
-                self._sizes.pop(header["id"])
-                self._listener.on_not_run(header["id"], header["reason"])
-            case "offer":
-                self._listener.on_offer(self.device_id, offer_from(header))
-            case "way":
-                base_ns, byte_ns = header["transfer_ns"]
-                self._listener.on_way(self.device_id, (base_ns, byte_ns))
-            case "catalog":
-                cards = [card_from(fields) for fields in header["models"]]
-                self._listener.on_catalog(self.device_id, cards, header["problems"])
-            case "progress":
-                self._listener.on_progress(
-                    self.device_id, header["done"], header["total"], header["text"]
-                )
-            case "telemetry":
-                self._listener.on_telemetry(self.device_id, header["reading"])
+    def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
+        """How long a batch takes to a device: for the message, and for each byte."""
+
+    def on_up(self, spec: TargetSpec) -> None:
+        """A target is ready; it runs nothing."""
+
+    def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
+        """A target that is up is different from now on; see `TargetChanged`."""
+
+    def on_lost(
+        self, target_id: str, reason: str, back_ns: int | None = None, blameless: bool = False
+    ) -> None:
+        """A target is gone, and with it all that it was running; see `TargetDown`.
+
+        Args:
+            target_id: Which one.
+            reason: Why, for people.
+            back_ns: How long it is expected to be away; None for as long as the last time.
+            blameless: Whether no request can have been the cause.
+        """
+
+    def on_done(
+        self,
+        run_id: int,
+        results: list[Packed | str],
+        execute_ns: int,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A run came back.
+
+        Args:
+            run_id: Which one.
+            results: Packed outputs, or an error, per item.
+            execute_ns: How long the batch ran.
+            notes: What callers should know of how these results came about.
+        """
+
+    def on_not_run(self, run_id: int, reason: str) -> None:
+        """A run was refused or skipped; nothing was tried."""
+
+    def on_failed(self, run_id: int, reason: str) -> None:
+        """A run was tried and came to nothing."""
+
+    def on_progress(self, target_id: str, done: int, total: int, text: str) -> None:
+        """How far a target is with getting ready."""
+
+    def on_telemetry(self, target_id: str, reading: dict[str, Any]) -> None:
+        """What a device does, uses and draws."""

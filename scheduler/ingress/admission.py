@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from scheduler.daemon.driver import Answer, Driver, Submission
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import Overloaded, Unavailable
 from scheduler.ingress.quotas import Quotas
 from scheduler.ingress.request_header import RequestShape, RequestShapes, in_order, urgency
@@ -79,6 +81,42 @@ class Admission:
         return Submission(
             shape.kind, specs, body, now_ns + budget_ns, priority, weight, late, ended
         )
+
+    @property
+    def most_bytes(self) -> int:
+        """The memory that there is for tensors which wait."""
+        return self._driver.core.limits.bytes
+
+    def item(
+        self, header: Header, body: Body, tenant: Tenant
+    ) -> tuple[RequestShape, list[list[Any]], Body]:
+        """The checked tensors of a message that is answered later than its connection lasts.
+
+        Raises:
+            InvalidInput: Something in it is wrong.
+            ModelNotFound: The model is not there, or not for this tenant.
+            Unavailable: The model has been unloaded.
+        """
+        tenant.check_model(str(header.get("model")))
+        shape = self._shapes.of(header)
+        if not self.is_loaded(shape.kind.model):
+            raise Unavailable(f"model {shape.kind.model!r} has been unloaded on this box")
+        return shape, *_as_one_item(shape, header["in"], body)
+
+    def count_in(self, tenant: Tenant, size: int) -> Callable[[], None]:
+        """Counts something in that a tenant has brought; what is returned counts it out.
+
+        Raises:
+            Overloaded: The tenant holds too much already, or came too often.
+        """
+        if tenant.name in _UNCOUNTED:
+            return lambda: None
+        self.quotas.admit(tenant, size, self._driver.clock_ns())
+        return partial(self.quotas.release, tenant, size)
+
+    def is_loaded(self, model: str) -> bool:
+        """Whether requests for a model are taken."""
+        return model not in self._unloaded
 
     def unload(self, model: str) -> None:
         """Takes no more requests for a model; it stays in the workers' memory.

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from scheduler.call import DEFAULT_PRIORITY, infer_call
-from scheduler.daemon.driver import Answer, Driver
+from scheduler.daemon.submission import Answer
 from scheduler.errors import LaxityError, Unavailable, error_from_code
 from scheduler.ingress.native import NativeDoor
 from scheduler.result import Result, Timing
@@ -22,14 +22,12 @@ class DirectDoor:
 
     Args:
         loop: The scheduler's.
-        driver: Takes the requests.
-        door: Whose checks and counts these requests share.
+        door: Whose checks, counts and intake these requests share.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, driver: Driver, door: NativeDoor) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, door: NativeDoor) -> None:
         """Nobody asks yet."""
         self._loop = loop
-        self._driver = driver
         self._door = door
 
     def infer(
@@ -59,7 +57,7 @@ class DirectDoor:
             submission = self._door.admission.submission(
                 header, body, OWNER, lambda answer: _end(future, answer)
             )
-            self._driver.submit([submission])
+            self._door.intake.submit([submission])
         except LaxityError as error:
             future.set_exception(error)
 

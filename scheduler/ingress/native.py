@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import structlog
 
-from scheduler.daemon.driver import Answer, Driver, Submission
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import (
     InvalidInput,
     LaxityError,
@@ -19,7 +20,9 @@ from scheduler.errors import (
     Unavailable,
 )
 from scheduler.ingress.admission import Admission
+from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.request_header import id_of
+from scheduler.ingress.task_door import TASK_MESSAGES, TaskDoor, closed_for_tasks
 from scheduler.tenants import ANYONE, OWNER, Access, Tenant
 from scheduler.wire import (
     VERSION,
@@ -56,26 +59,46 @@ class DoorRules:
     max_budget_ns: int
 
 
+class Intake(Protocol):
+    """What takes requests in: the driver, or the result cache in front of it."""
+
+    def submit(self, submissions: list[Submission]) -> list[int]:
+        """Takes requests in, in this order; their ids. Each is answered exactly once."""
+
+    def cancel(self, request_id: int) -> None:
+        """Ends a request as cancelled, if it has not ended."""
+
+
 class NativeDoor:
     """Everything that the connections of the native protocol share.
 
     Args:
-        driver: Takes the requests.
+        driver: What the box has and is doing; takes the requests, too.
         rules: What is asked of clients.
         status: What `status` answers.
+        intake: Takes the requests in the driver's place.
 
     Attributes:
-        driver: Takes the requests.
+        driver: What the box has and is doing.
+        intake: Takes the requests.
         rules: What is asked of clients.
         status: What `status` answers.
         admission: Checks what requests bring.
         reading_bytes: The memory of bodies that are coming in.
         unsent: The connections that have something to say.
+        tasks: Takes what concerns durable tasks; None where none are kept.
     """
 
-    def __init__(self, driver: Driver, rules: DoorRules, status: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        rules: DoorRules,
+        status: Callable[[], Any],
+        intake: Intake | None = None,
+    ) -> None:
         """Open, with nobody in."""
         self.driver = driver
+        self.intake: Intake = driver if intake is None else intake
         self.rules = rules
         self.status = status
         self.reading_bytes = 0
@@ -83,6 +106,7 @@ class NativeDoor:
         driver.after_event = self.flush
         self._connections: set[_Connection] = set()
         self.admission = Admission(driver, rules.max_budget_ns)
+        self.tasks: TaskDoor | None = None
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
@@ -155,6 +179,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_door = is_door
         self._tenant = ANYONE
         self._driver = door.driver
+        self._intake = door.intake
         self._reader = FrameReader(door.rules.frames, self._allocate)
         self._transport: asyncio.Transport | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
@@ -199,7 +224,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._door.leave(self)
         for request_id in list(self._ids.values()):
             if request_id is not None:
-                self._driver.cancel(request_id)
+                self._intake.cancel(request_id)
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more requests from it."""
@@ -245,7 +270,7 @@ class _Connection(asyncio.BufferedProtocol):
         if submissions:
             asked = list(self._new_ids)
             self._new_ids.clear()
-            for client_id, request_id in zip(asked, self._driver.submit(submissions), strict=True):
+            for client_id, request_id in zip(asked, self._intake.submit(submissions), strict=True):
                 if client_id in self._ids:
                     self._ids[client_id] = request_id
 
@@ -258,10 +283,19 @@ class _Connection(asyncio.BufferedProtocol):
         elif kind == "cancel":
             request_id = self._ids.get(id_of(header))
             if request_id is not None:
-                self._driver.cancel(request_id)
+                self._intake.cancel(request_id)
+        elif kind in TASK_MESSAGES:
+            self._take_task(header, body)
         else:
             value = self._take_question(kind, header)
             self._say({"t": "reply", "id": header.get("id"), "value": value})
+
+    def _take_task(self, header: Header, body: Body | None) -> None:
+        if self._door.tasks is None:
+            raise closed_for_tasks()
+        if self._door.closing and header["t"] == "task":
+            raise Unavailable("the box is shutting down")
+        self._door.tasks.take(header, body, self._tenant_of(header), self._say_later)
 
     def _take_question(self, kind: str, header: Header) -> Any:
         admission = self._door.admission
@@ -274,7 +308,8 @@ class _Connection(asyncio.BufferedProtocol):
         if kind not in ("load", "unload", "policy"):
             raise InvalidInput(
                 f"message type {kind!r} is not known; there are infer, cancel, models, status, "
-                "statistics, load, unload, policy"
+                "statistics, load, unload, policy, task, task_result, task_status, task_cancel, "
+                "tasks"
             )
         self._tenant_of(header).check_scope("admin")
         if kind == "policy":
@@ -298,8 +333,7 @@ class _Connection(asyncio.BufferedProtocol):
             )
         rules = self._door.rules
         if rules.access.required and not self._is_door:
-            said = header.get("token")
-            self._tenant = rules.access.by_token(said if isinstance(said, str) else None)
+            self._tenant = self._by_token_or_certificate(header.get("token"))
         elif self._transport is not None:
             peer = self._transport.get_extra_info("socket")
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
@@ -313,6 +347,14 @@ class _Connection(asyncio.BufferedProtocol):
         self._say({"t": "welcome", "v": VERSION, "site": rules.site, "limits": limits})
         if self._door.closing:
             self.say_goodbye()
+
+    def _by_token_or_certificate(self, token: Any) -> Tenant:
+        access = self._door.rules.access
+        if token is None and self._transport is not None:
+            names = certificate_names(self._transport.get_extra_info("peercert"))
+            if (tenant := access.by_certificate(names)) is not None:
+                return tenant
+        return access.by_token(token if isinstance(token, str) else None)
 
     def _take_infer(self, header: Header, body: Body | None) -> Submission:
         client_id = id_of(header)
@@ -348,10 +390,17 @@ class _Connection(asyncio.BufferedProtocol):
             "out": specs,
             "timing": answer.timing_ns,
         }
+        if answer.notes:
+            header["notes"] = answer.notes
         self._write(encode(header, (body,)))
 
     def _say(self, header: Header) -> None:
         self._write(encode(header))
+
+    def _say_later(self, header: Header, body: Sequence[Any]) -> None:
+        """Says something of its own accord, outside of any event."""
+        self._write(encode(header, body))
+        self._door.flush()
 
     def _say_error(self, client_id: Any, code: str, message: str, detail: Any) -> None:
         known_id = client_id if type(client_id) is int else None

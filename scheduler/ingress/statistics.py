@@ -6,17 +6,20 @@ import math
 import time
 from typing import Any
 
-from scheduler.daemon.driver import Answer
+from scheduler.daemon.submission import Answer
 
 
 class _Counts:
     """What is counted of one variant; durations in nanoseconds."""
 
-    __slots__ = ("batches", "fail", "fail_ns", "last_ms", "queue_ns", "success", "success_ns")
+    __slots__ = (
+        "batches", "fail", "fail_ns", "hit", "hit_ns", "last_ms", "miss", "queue_ns", "success",
+        "success_ns",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.success = self.success_ns = self.fail = self.fail_ns = self.queue_ns = 0
-        self.last_ms = 0
+        self.last_ms = self.hit = self.hit_ns = self.miss = 0
         self.batches: dict[int, list[int]] = {}
 
 
@@ -40,8 +43,13 @@ class Statistics:
             return
         counts.success += 1
         counts.success_ns += total_ns
-        counts.queue_ns += queue_ns
         counts.last_ms = time.time_ns() // 1_000_000
+        if answer.cache == "hit":  # nothing ran for it
+            counts.hit += 1
+            counts.hit_ns += total_ns
+            return
+        counts.miss += answer.cache == "miss"
+        counts.queue_ns += queue_ns
         batch = counts.batches.get(answer.batch)
         if batch is None:
             batch = counts.batches[answer.batch] = [0, 0, 0]
@@ -63,6 +71,7 @@ class Statistics:
 def _describe(model: str, variant: str, counts: _Counts) -> dict[str, Any]:
     transfer_ns = sum(batch[1] for batch in counts.batches.values())
     execute_ns = sum(batch[2] for batch in counts.batches.values())
+    ran = counts.success - counts.hit
     batches: list[dict[str, Any]] = [
         {
             "batch_size": size,
@@ -81,12 +90,12 @@ def _describe(model: str, variant: str, counts: _Counts) -> dict[str, Any]:
         "inference_stats": {
             "success": _duration(counts.success, counts.success_ns),
             "fail": _duration(counts.fail, counts.fail_ns),
-            "queue": _duration(counts.success, counts.queue_ns),
-            "compute_input": _duration(counts.success, transfer_ns),
-            "compute_infer": _duration(counts.success, execute_ns),
-            "compute_output": _duration(counts.success, 0),
-            "cache_hit": _duration(0, 0),
-            "cache_miss": _duration(0, 0),
+            "queue": _duration(ran, counts.queue_ns),
+            "compute_input": _duration(ran, transfer_ns),
+            "compute_infer": _duration(ran, execute_ns),
+            "compute_output": _duration(ran, 0),
+            "cache_hit": _duration(counts.hit, counts.hit_ns),
+            "cache_miss": _duration(counts.miss, 0),
         },
         "batch_stats": batches,
     }

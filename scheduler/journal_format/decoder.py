@@ -13,6 +13,7 @@ from scheduler.core.events import (
     Event,
     PolicySwapped,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -56,6 +57,7 @@ class Decoder:
             self._target_report,
             self._policy_swapped,
             self._woken,
+            self._target_changed,
         )
         self._commands: tuple[Callable[..., Command], ...] = (
             self._dispatch,
@@ -149,13 +151,19 @@ class Decoder:
         return TargetUp(target_from(told))
 
     def _target_down(self, told: Any) -> TargetDown:
-        target_id, reason, returns_in_ns = told
+        target_id, reason, returns_in_ns, blameless = told
         back_ns = None if returns_in_ns is None else checked(returns_in_ns, int)
-        return TargetDown(checked(target_id, str), checked(reason, str), back_ns)
+        return TargetDown(
+            checked(target_id, str), checked(reason, str), back_ns, checked(blameless, bool)
+        )
 
     def _target_report(self, told: Any) -> TargetReport:
         target_id, offers = told
         return TargetReport(checked(target_id, str), tuple(map(offer_from, offers)))
+
+    def _target_changed(self, told: Any) -> TargetChanged:
+        target, closed_ns = told
+        return TargetChanged(target_from(target), checked(closed_ns, int))
 
     def _policy_swapped(self, told: Any) -> PolicySwapped:
         name, options = told

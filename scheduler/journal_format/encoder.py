@@ -15,6 +15,7 @@ from scheduler.core.events import (
     Event,
     PolicySwapped,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -67,6 +68,7 @@ class Encoder:
             TargetUp: self._target_up,
             TargetDown: self._target_down,
             TargetReport: self._target_report,
+            TargetChanged: self._target_changed,
             PolicySwapped: self._policy_swapped,
             Woken: self._woken,
         }
@@ -180,10 +182,13 @@ class Encoder:
         return plain_target(event.target)
 
     def _target_down(self, event: TargetDown) -> Any:
-        return event.target_id, event.reason, event.returns_in_ns
+        return event.target_id, event.reason, event.returns_in_ns, event.blameless
 
     def _target_report(self, event: TargetReport) -> Any:
         return event.target_id, [plain_offer(offer) for offer in event.offers]
+
+    def _target_changed(self, event: TargetChanged) -> Any:
+        return plain_target(event.target), event.closed_ns
 
     def _policy_swapped(self, event: PolicySwapped) -> Any:
         return event.name, self._options

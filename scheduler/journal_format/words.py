@@ -17,6 +17,7 @@ from scheduler.core.events import (
     Event,
     PolicySwapped,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -28,7 +29,7 @@ from scheduler.core.policy import View
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetSpec
 
-MAGIC = b"laxity-journal 1\n"
+MAGIC = b"laxity-journal 2\n"
 """The first bytes of a file; the number is that of the format."""
 
 EVENTS: tuple[type[Event], ...] = (
@@ -41,7 +42,9 @@ EVENTS: tuple[type[Event], ...] = (
     TargetReport,
     PolicySwapped,
     Woken,
+    TargetChanged,
 )
+"""In the order of their numbers: new ones are added at the end."""
 
 TEXT, CLASS, GAP, CLOSED, FIRST_EVENT = range(5)
 """What a record is."""

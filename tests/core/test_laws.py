@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,7 @@ from scheduler.core.events import (
     BatchFailed,
     Cancelled,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -121,6 +123,14 @@ class Box(RuleBasedStateMachine):
     def target_report(self, pick: int, news) -> None:
         names = sorted(self.watch.scheduler.targets)
         self.watch.handle(TargetReport(names[pick % len(names)], (news,)), self.now_ns)
+
+    @precondition(lambda self: self.watch.scheduler.targets)
+    @rule(pick=PICK, slots=st.integers(1, 4), closed_ms=st.integers(0, 30))
+    def target_changed(self, pick: int, slots: int, closed_ms: int) -> None:
+        targets = self.watch.scheduler.targets
+        spec = targets[sorted(targets)[pick % len(targets)]].spec
+        changed = replace(spec, slots=slots, width=min(spec.width, slots), cost_per_request=slots)
+        self.watch.handle(TargetChanged(changed, closed_ms * MS), self.now_ns)
 
     # -- what the owner does
 

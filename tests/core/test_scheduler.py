@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from policies import POLICIES
@@ -10,6 +12,7 @@ from scheduler.core.events import (
     BatchFailed,
     Cancelled,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -152,6 +155,37 @@ def test_only_the_oldest_run_of_a_lost_target_had_started(box):
     assert records[2].request.kind.alone is None
 
 
+def test_a_broken_link_costs_no_attempt_and_splits_no_batch(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 90), request(2, 90))
+    box.handle(TargetDown("cpu:0", "the link broke", 5 * MS, blameless=True), 3 * MS)
+    (sent,) = of(Dispatch, box.handle(TargetUp(target()), 8 * MS))
+    assert sent.request_ids == (1, 2)
+    assert {record.attempts for record in box.scheduler.ledger.records.values()} == {1}
+
+
+def test_a_closed_target_is_not_used_until_it_opens_and_then_at_once(box):
+    box.handle(TargetUp(target()), 0)
+    box.handle(TargetChanged(target(), 20 * MS), 0)
+    said = submit(box, request(1, 90), request(2, 20))
+    assert outcomes(said) == {2: Outcome.UNAVAILABLE}
+    assert of(Finish, said)[0].reason == "model 'm' runs on cpu:0, which takes no batch in time"
+    assert of(WakeAt, said)[-1].at_ns == 20 * MS
+    (sent,) = of(Dispatch, box.handle(Woken(), 20 * MS))
+    assert sent.request_ids == (1,)
+
+
+def test_a_target_that_changes_keeps_its_runs_and_what_was_learned(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 900))
+    box.handle(BatchDone(1), 800 * MS)
+    submit(box, request(2, 2_000), at_ms=800)
+    box.handle(TargetChanged(replace(target(), slots=1, cost_per_request=2.0)), 801 * MS)
+    changed = box.scheduler.targets["cpu:0"]
+    assert (list(changed.runs), changed.spec.slots) == ([2], 1)
+    assert changed.curve(offer()).predict(1, 0.99) == 800 * MS
+
+
 def test_a_refused_run_costs_no_attempt_and_keeps_company(box):
     box.handle(TargetUp(target()), 0)
     submit(box, request(1, 90), request(2, 90))
@@ -226,6 +260,7 @@ def test_what_was_learned_is_forgotten_when_nothing_confirms_it(box):
         (BatchFailed(7, ""), "run 7 is not known"),
         (TargetDown("x", ""), "target 'x' is not known"),
         (TargetReport("x", ()), "target 'x' is not known"),
+        (TargetChanged(target("x")), "target 'x' is not known"),
         (Submitted((request(9, 90), request(9, 90))), "request 9 came after 9"),
         (Submitted((request(1, 90),)), "request 1 came after 1"),
     ],

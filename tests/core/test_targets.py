@@ -167,11 +167,11 @@ def test_it_says_how_well_its_predictions_were_kept():
 
 def test_the_next_batch_leaves_as_long_before_as_the_last_one_took_to_get_there():
     state = TargetState(replace(target(slots=3), lead_ns=2 * MS))
-    state.begin(run(1, 0))
-    done_ns = state.free_ns(0)
+    state.begin(run(1, 100))
+    done_ns = state.free_ns(100 * MS)
     assert state.opens_ns() == done_ns - 2 * MS
-    state.begin(replace(run(2, 0), transfer_ns=30 * MS))
-    assert state.opens_ns() == state.free_ns(0) - 30 * MS
+    state.begin(replace(run(2, 100), transfer_ns=30 * MS))
+    assert state.opens_ns() == state.free_ns(100 * MS) - 30 * MS
 
 
 @pytest.mark.parametrize(
@@ -185,3 +185,23 @@ def test_a_target_that_can_not_be_is_refused(wrong):
 def test_a_batch_costs_its_requests_and_its_time():
     spec = TargetSpec("t", cost_per_request=0.5, cost_per_s=2.0)
     assert spec.cost(4, 250 * MS) == 2.5
+
+
+def test_a_closed_target_takes_nothing_until_it_opens_again():
+    closed = state(FIVE)
+    closed.change(closed.spec, 9 * MS)
+    assert closed.has_slot()
+    assert not closed.is_open(8 * MS)
+    assert closed.is_open(9 * MS)
+    assert (closed.free_ns(0), closed.free_ns(11 * MS)) == (9 * MS, 11 * MS)
+    assert (closed.opens_ns(), closed.back_ns()) == (9 * MS, 9 * MS)
+
+
+def test_a_target_keeps_what_it_holds_when_its_slots_are_lowered():
+    full = state(FIVE, slots=3)
+    for number in (1, 2, 3):
+        full.begin(run(number, 0))
+    full.change(replace(full.spec, slots=1), 0)
+    assert list(full.runs) == [1, 2, 3]
+    assert not full.has_slot()
+    assert full.grandfathered == 3

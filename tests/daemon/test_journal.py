@@ -24,6 +24,7 @@ from scheduler.core.events import (
     Event,
     PolicySwapped,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -34,8 +35,9 @@ from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetSpec
-from scheduler.daemon.driver import Driver, Submission
+from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds, open_part
+from scheduler.daemon.submission import Submission
 from scheduler.journal_format import (
     EVENTS,
     MAGIC,
@@ -114,6 +116,7 @@ OTHER_EVENTS = st.one_of(
     built(BatchFailed),
     built(TargetUp, target=SPECS),
     built(TargetDown),
+    built(TargetChanged, target=SPECS),
     built(TargetReport, offers=st.lists(OFFERS, max_size=2).map(tuple)),
     st.builds(
         lambda name, options: PolicySwapped(name, JournalledPolicy(name, options)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import subprocess
@@ -17,6 +18,40 @@ import yaml
 from tests.hosts import Host
 
 _MARK = "LAXITY_TEST_RUN"
+
+
+def marked(run: str) -> dict[str, str]:
+    """The environment of processes that `processes_of` finds, and of all that they start."""
+    return {**os.environ, _MARK: run}
+
+
+def processes_of(run: str) -> list[psutil.Process]:
+    """Every process that was started, directly or not, with the environment of a run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_MARK) == run and process.status() != "zombie":
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def listening(processes: list[psutil.Process]) -> list[tuple[str, str, int]]:
+    """Where processes listen for TCP: their names, IP addresses and ports."""
+    names = {process.pid: process.name() for process in processes}
+    return [
+        (names[found.pid], *found.laddr)
+        for found in psutil.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN and found.pid in names
+    ]
+
+
+def is_local(address: str) -> bool:
+    """Whether no other machine can reach an IP address."""
+    found = ipaddress.ip_address(address)
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
 
 
 class RunningAgent:
@@ -53,7 +88,7 @@ class RunningAgent:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, _MARK: self._run},
+            env=marked(self._run),
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read)
@@ -76,14 +111,7 @@ class RunningAgent:
 
     def processes(self) -> list[psutil.Process]:
         """Every process that was started, directly or not, by this agent, and itself."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(_MARK) == self._run and process.status() != "zombie":
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+        return processes_of(self._run)
 
     def address(self, scheme: str) -> str:
         """HOST:PORT of a door, by its URL's scheme, e.g. `http`."""

@@ -20,7 +20,7 @@ import pytest
 import trustme
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from scheduler import Client, ModelNotFound, Overloaded, Unauthorized
+from scheduler import Client, ModelNotFound, Overloaded, Unauthorized, Unavailable
 from scheduler.tenants import hash_of, new_token
 from tests.e2e.running_agent import RunningAgent
 
@@ -74,6 +74,7 @@ def box(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]
         folder,
         models,
         listen={
+            "native": [f"unix://{folder}/s.sock", "tls://127.0.0.1:0"],
             "http": ["127.0.0.1:0", "tls://127.0.0.1:0"],
             "grpc": ["127.0.0.1:0", "tls://127.0.0.1:0"],
         },
@@ -212,6 +213,29 @@ def test_certificates_work_over_grpc_as_well(box: Box) -> None:
                 stub.ModelReady(request, timeout=PATIENCE_S)
 
 
+def test_certificates_work_over_the_native_protocol_as_well(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"tls://{box.agent.address('tls')}"
+    box.authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("LAXITY_CA", str(tmp_path / "ca.pem"))
+    with pytest.raises(Unavailable):  # the handshake fails
+        Client(url, token=TOKENS["boss"], connect_timeout_s=0.5)
+    for name, opens in (("arm-7.example", True), ("else", False)):
+        pair = box.authority.issue_cert(name)
+        pair.private_key_and_cert_chain_pem.write_to_path(tmp_path / f"{name}.pem")
+        monkeypatch.setenv("LAXITY_CERT", str(tmp_path / f"{name}.pem"))
+        if opens:
+            with Client(url) as client:
+                assert client.infer("relu", X, deadline_ms=5000)["y"][2] == 2
+        else:
+            with pytest.raises(Unauthorized):
+                Client(url)
+            with Client(url, token=TOKENS["boss"]) as client:
+                wide = client.infer("wide", {"x": np.zeros(9_000, np.float32)}, deadline_ms=5000)
+                assert wide["y"].shape == (9_000,)
+
+
 def eventually(true: Any) -> None:
     end_s = time.monotonic() + PATIENCE_S
     while not true():
@@ -239,9 +263,11 @@ def test_tokens_rotate_without_a_restart(box: Box) -> None:
 def test_certificates_are_replaced_without_a_restart(box: Box) -> None:
     host, _, port = box.agent.address("https").rpartition(":")
 
-    before = served_certificate(box, host, int(port))
+    doors = [(host, int(port)), ("127.0.0.1", int(box.agent.address("tls").rpartition(":")[2]))]
+    before = [served_certificate(box, *door) for door in doors]
     write_certificate(box.tenants.parent, box.authority.issue_cert("127.0.0.1"))
-    eventually(lambda: served_certificate(box, host, int(port)) != before)
+    for door, old in zip(doors, before, strict=True):
+        eventually(lambda door=door, old=old: served_certificate(box, *door) != old)
 
 
 def served_certificate(box: Box, host: str, port: int) -> bytes:

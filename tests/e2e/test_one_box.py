@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import CancelledError
 from typing import Any
@@ -110,8 +111,12 @@ def test_overload_is_refused_or_in_time_and_never_late(client: Client) -> None:
 
 
 def test_a_late_result_comes_only_if_it_was_asked_for(client: Client) -> None:
-    one_ms = latency_ms(client, "slow")
-    result = client.infer("slow", SLOW, deadline_ms=one_ms / 2, accept_late=True)
+    half_ms = latency_ms(client, "slow") / 2
+    for _ in range(20):
+        # A busy machine may not even begin before the deadline.
+        with contextlib.suppress(DeadlineExpired):
+            result = client.infer("slow", SLOW, deadline_ms=half_ms, accept_late=True)
+            break
     assert result.late
     assert result.outcome == "late"
 

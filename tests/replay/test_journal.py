@@ -35,6 +35,7 @@ from scheduler.core.events import (
     Event,
     PolicySwapped,
     Submitted,
+    TargetChanged,
     TargetDown,
     TargetReport,
     TargetUp,
@@ -113,8 +114,16 @@ class JournalledBox:
             while self.core.armed_ns is not None and self.core.armed_ns <= self.now_ns:
                 self.tell(Woken())
             self.chance.choices(
-                (self.submit, self.finish, self.cancel, self.fail, self.fall, self.swap),
-                (8, 8, 1, 1, 0.4, 0.3),
+                (
+                    self.submit,
+                    self.finish,
+                    self.cancel,
+                    self.fail,
+                    self.fall,
+                    self.change,
+                    self.swap,
+                ),
+                (8, 8, 1, 1, 0.4, 0.4, 0.3),
             )[0]()
 
     def submit(self) -> None:
@@ -156,6 +165,12 @@ class JournalledBox:
         else:
             self.tell(TargetUp(dataclasses.replace(spec, offers=spec.offers[:1])))
             self.tell(TargetReport(spec.id, (spec.offers[1],)))
+
+    def change(self) -> None:
+        spec = self.chance.choice(SPECS)
+        slots = self.chance.choice((1, 2, 9))
+        changed = dataclasses.replace(spec, slots=slots, transfer_ns=(MS, 0.5), offers=())
+        self.tell(TargetChanged(changed, self.chance.choice((0, 9 * MS))))
 
     def swap(self) -> None:
         name = self.chance.choice(sorted(POLICIES))
@@ -378,10 +393,10 @@ def test_a_file_without_a_whole_header_is_passed_over(journal):
     ("data", "told"),
     [
         (b"arrival_ms,qos,deadline_ms\n1,2,3\n", "begins with b'arrival_ms,qos,de'"),
-        (b"laxity-journal 2\n\x80", "begins with b'laxity-journal 2"),
-        (b"laxity-journal 1\n\x93\x01\x02\x03", "no header"),
-        (b"laxity-journal 1\n\x81\xa1a\xa1b", "no header"),
-        (b"laxity-journal 1\n\xc1", "no msgpack"),
+        (b"laxity-journal 1\n\x80", "begins with b'laxity-journal 1"),
+        (b"laxity-journal 2\n\x93\x01\x02\x03", "no header"),
+        (b"laxity-journal 2\n\x81\xa1a\xa1b", "no header"),
+        (b"laxity-journal 2\n\xc1", "no msgpack"),
     ],
 )
 def test_what_is_no_journal_is_refused_with_what_one_is(tmp_path, data, told):

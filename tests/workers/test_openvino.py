@@ -76,6 +76,7 @@ def test_a_stateful_model_forgets_between_requests_and_is_not_batched(start, roo
     assert "keeps values between runs" in problem.reason
     assert "`stateless: true`" in problem.reason
     assert [ask(host, 2), ask(host, 5), ask(host, 1, 2)] == [[2], [5], [1, 2]]
+    assert host.repository.models["sum"].cache is None
 
 
 def test_a_stateful_model_declared_stateless_is_batched(start, root):
@@ -88,6 +89,7 @@ def test_a_stateful_model_declared_stateless_is_batched(start, root):
     assert offer.max_batch > 1
     assert host.problems == []
     assert [ask(host, 1, 2, 3, 4), ask(host, 5, 6)] == [[1, 2, 3, 4], [5, 6]]
+    assert host.repository.models["sum"].cache is not None
 
 
 def test_streams_run_items_side_by_side_that_cannot_share_a_batch(start, add):

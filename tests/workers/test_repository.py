@@ -9,7 +9,7 @@ import pytest
 from scheduler.core.signature import Signature, TensorSpec
 from tests.workers import onnx_models
 from tests.workers.onnx_models import save
-from workers.model import Tolerance
+from workers.model import CacheRules, NearRules, Tolerance
 from workers.repository import RepositoryError, load_repository
 
 ONE_VARIANT = "variants: {fp32: {file: model.onnx}}\n"
@@ -313,3 +313,31 @@ def test_without_any_library_each_missing_one_is_told(root, add, monkeypatch):
 
     assert "pip install openvino" in reason
     assert "pip install onnxruntime" in reason
+
+
+@pytest.mark.parametrize(
+    ("said", "rules"),
+    [
+        ("", CacheRules()),
+        ("cache: true", CacheRules()),
+        ("cache: false", None),
+        ("cache: {ttl_s: 5, max_kb: 64}", CacheRules(5.0, 64)),
+        ("cache: {near: {distance: 2}}", CacheRules(near=NearRules(2.0))),
+    ],
+)
+def test_the_owner_says_how_answers_may_be_kept(root, add, said, rules):
+    add("relu", onnx_models.relu(), ONE_VARIANT + said)
+    assert load_repository(root).models["relu"].cache == rules
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("cache: {ttl: 5}", "unknown key 'cache.ttl' (did you mean 'ttl_s'?)"),
+        ("cache: {near: {distance: 0}}", "greater than 0"),
+        ("cache: {near: {distance: 1}}", "works for a model with one input"),
+    ],
+)
+def test_a_mistake_in_it_is_named(root, add, said, told):
+    add("pair", onnx_models.two_by_two(), ONE_VARIANT + said)
+    assert told in reason_of(root, "pair")

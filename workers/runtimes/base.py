@@ -191,11 +191,6 @@ class Builder(Protocol):
         ...
 
 
-def thread_count(device: DeviceSpec) -> int:
-    """Threads for a device's runtimes: one per core; 0, the library's own choice, if unpinned."""
-    return len(device.cores)
-
-
 def one_line(error: BaseException, limit: int = 400) -> str:
     """An exception's message on one line of at most `limit` characters, or else its type."""
     text = " ".join(str(error).split()) or type(error).__name__

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.core.signature import TensorSpec
+from workers.device_options import thread_count
 from workers.model import Model, Variant
 from workers.runtimes.base import (
     Array,
@@ -17,7 +18,6 @@ from workers.runtimes.base import (
     ModelLoadError,
     check_names,
     one_line,
-    thread_count,
 )
 from workers.signatures import FileTensors
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workers.device_options import CUDA_DEVICE, device_options
+from workers.device_options import CUDA_DEVICE, device_options, thread_count
 from workers.model import Model, Variant
 from workers.runtimes.base import (
     Array,
@@ -21,7 +21,6 @@ from workers.runtimes.base import (
     Tell,
     check_names,
     shape_of,
-    thread_count,
 )
 from workers.runtimes.cuda import gpu_fault, gpu_identity
 from workers.runtimes.onnxruntime import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workers.agreement import batch_fault, tolerance_for
-from workers.device_options import openvino_name, stream_count
+from workers.device_options import openvino_name, stream_count, thread_count
 from workers.model import Model, Precision, Variant
 from workers.runtimes.base import (
     Array,
@@ -18,7 +18,6 @@ from workers.runtimes.base import (
     RunError,
     check_names,
     shape_of,
-    thread_count,
 )
 from workers.runtimes.openvino_graph import (
     core,

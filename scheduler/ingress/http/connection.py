@@ -24,25 +24,30 @@ _LINGER_S = 2.0
 class Turn:
     """One request's place in the order of answers.
 
+    Args:
+        flush: Says the answers that are there, in order.
+        request: What was asked.
+
     Attributes:
         request: What was asked.
+        response: The answer; None while there is none.
         on_gone: Called if the client goes away before the answer.
     """
 
-    __slots__ = ("_connection", "buffers", "on_gone", "request")
+    __slots__ = ("_flush", "on_gone", "request", "response")
 
-    def __init__(self, connection: Connection, request: Request) -> None:
+    def __init__(self, flush: Callable[[], None], request: Request) -> None:
         """Not yet answered."""
-        self._connection = connection
+        self._flush = flush
         self.request = request
-        self.buffers: list[Any] | None = None
+        self.response: Response | None = None
         self.on_gone: Callable[[], None] | None = None
 
     def answer(self, response: Response) -> None:
         """Says the answer, once those before it are out."""
         self.on_gone = None
-        self.buffers = written(response, self.request.keep_alive, self.request.is_head)
-        self._connection.flush()
+        self.response = response
+        self._flush()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -129,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def take(self, request: Request) -> None:
         """A request is there."""
-        turn = Turn(self, request)
+        turn = Turn(self.flush, request)
         self._turns.append(turn)
         if len(self._turns) >= self._door.limits.pipelined:
             self._read(False)
@@ -137,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def refuse(self, request: Request, error: LaxityError) -> None:
         """A request is there that was refused for its headers."""
-        turn = Turn(self, request)
+        turn = Turn(self.flush, request)
         self._turns.append(turn)
         turn.answer(as_refusal(refusal_of(error)))
 
@@ -150,11 +155,11 @@ class Connection(asyncio.BufferedProtocol):
         """Writes the answers that are next."""
         out: list[Any] = []
         keep = True
-        while self._turns and keep and self._turns[0].buffers is not None:
-            turn = self._turns.popleft()
-            self._door.release(turn.request.tenant, len(turn.request.body))
-            out += turn.buffers or ()
-            keep = turn.request.keep_alive
+        while self._turns and keep and (response := self._turns[0].response) is not None:
+            request = self._turns.popleft().request
+            self._door.release(request.tenant, len(request.body))
+            keep = request.keep_alive
+            out += written(response, keep, request.is_head)
         if not out or self._transport is None:
             return
         if len(out) == 1:
@@ -208,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse_rest(self, error: LaxityError) -> None:
         """Answers what can't be followed, throws away what still comes, and closes."""
-        turn = Turn(self, self._incoming.as_request(keep_alive=False))
+        turn = Turn(self.flush, self._incoming.as_request(keep_alive=False))
         self._closing = True
         self._incoming.drop()
         self._stop_timer()

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import structlog
 
 from scheduler.errors import Forbidden, Overloaded, Unauthorized
+from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.http.connection import Connection, Turn
 from scheduler.ingress.http.limits import HttpLimits
-from scheduler.ingress.oip.callers import certificate_names, tenant_of
+from scheduler.ingress.oip.callers import tenant_of
 from scheduler.tenants import OWNER, Access, Tenant
 
 _SCRATCH_BYTES = 64 * 1024

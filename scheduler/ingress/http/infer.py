@@ -159,7 +159,7 @@ class InferTurns:
                 self._turns.refuse(turn, error)
 
         inference = Inference(service.box, info, request, terms, service.items, ended)
-        if turn.buffers is None:
+        if turn.response is None:
             turn.on_gone = inference.cancel
 
     def _answer(self, turn: Turn, request: InferRequest, inferred: Inferred) -> Response:

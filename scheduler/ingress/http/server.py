@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Sequence
 from socket import AF_UNIX, socket
 
-from scheduler.config import Config, TlsConfig
+from scheduler.config import Config
+from scheduler.ingress.certificates import load_certificate, server_context
 from scheduler.ingress.http.door import HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.routes import Routes
@@ -44,7 +44,9 @@ class HttpServer:
         self._door = HttpDoor(limits, access, routes.serve)
         self._sockets = sockets
         self._tls = config.tls
-        self._context = _context(config.tls) if config.tls is not None else None
+        self._context = (
+            server_context(config.tls, ("http/1.1",)) if config.tls is not None else None
+        )
         self._servers: list[asyncio.AbstractServer] = []
 
     async def open(self) -> None:
@@ -65,7 +67,7 @@ class HttpServer:
         """Takes over who may come in; handshakes from now on use the certificates of now."""
         self._door.access = access
         if self._tls is not None and self._context is not None:
-            _load(self._context, self._tls)
+            load_certificate(self._context, self._tls)
 
     async def drain(self, seconds: float) -> None:
         """Listens no more, and waits for the last answers."""
@@ -92,18 +94,3 @@ def http_limits(config: Config) -> HttpLimits:
         request_s=doors.request_s,
         idle_s=doors.idle_s,
     )
-
-
-def _context(tls: TlsConfig) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    if tls.client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(tls.client_ca)
-    _load(context, tls)
-    return context
-
-
-def _load(context: ssl.SSLContext, tls: TlsConfig) -> None:
-    context.load_cert_chain(tls.cert, tls.key)

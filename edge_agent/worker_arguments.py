@@ -1,0 +1,35 @@
+"""What a device's worker is told, by the configuration of its box."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scheduler.config import Config, DeviceConfig
+from workers.profiling import Effort, batch_ladder
+from workers.runtimes.base import DeviceSpec, Limits
+
+WorkerArguments = tuple[DeviceSpec, Path, Path, Path, int, Effort]
+
+
+def worker_arguments(config: Config, device: DeviceConfig, link: Path) -> WorkerArguments:
+    """The arguments of a `WorkerProcess`.
+
+    Args:
+        config: The box's.
+        device: What the worker owns.
+        link: The unix socket on which the scheduler finds it.
+    """
+    profile = config.profile
+    rungs = len(list(batch_ladder(profile.max_batch)))
+    seconds_ns = int(profile.seconds * 1e9)
+    # A busy box needs longer than planned, but not without end.
+    effort = Effort(budget_ns=seconds_ns // rungs, total_ns=2 * seconds_ns)
+    limits = Limits(device.nice, _bytes(device.memory_mb), _bytes(device.model_memory_mb))
+    spec = DeviceSpec(
+        device.id, device.kind, device.cores, device.runtimes, dict(device.options), limits
+    )
+    return spec, config.models, config.state_dir, link, profile.max_batch, effort
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * 10**6

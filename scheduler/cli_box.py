@@ -1,0 +1,37 @@
+"""What the commands that speak with a box have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from scheduler.client import Client
+
+CONNECT_TIMEOUT_S = 2.0
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LAXITY_URL",
+        metavar="URL",
+        help="The box: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT. Default: this machine's.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+@contextmanager
+def box(url: str | None) -> Iterator[Client]:
+    """A client of the box for the time of a command."""
+    with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
+        yield client
+
+
+def print_json(value: Any) -> None:
+    """Prints a value for programs."""
+    print(json.dumps(value, indent=2))

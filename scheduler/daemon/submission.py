@@ -1,0 +1,78 @@
+"""What a door hands to the scheduler, and what it gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.wire import Body
+from workers.link import Packed
+
+
+@dataclass(slots=True)
+class Submission:
+    """A valid request at the door.
+
+    Attributes:
+        kind: Its class.
+        specs: `[name, dtype, shape]` of its tensors, in the signature's order.
+        body: Its packed tensors, in that order.
+        deadline_ns: On the monotonic clock of the box.
+        priority: As in `Request`.
+        weight: As in `Request`.
+        accept_late: As in `Request`.
+        reply: Called exactly once, with how it ended.
+    """
+
+    kind: RequestClass
+    specs: list[list[Any]]
+    body: Body
+    deadline_ns: int
+    priority: int
+    weight: float
+    accept_late: bool
+    reply: Callable[[Answer], None]
+
+
+class Ran(Protocol):
+    """What gave an answer."""
+
+    @property
+    def variant(self) -> str:
+        """The model's variant."""
+
+    @property
+    def runtime(self) -> str:
+        """What ran it."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """How a request ended, with the outputs where there are any.
+
+    Attributes:
+        outcome: How it ended.
+        reason: Why, for people.
+        detail: Figures for programs.
+        target: Where it ran.
+        offer: What ran.
+        batch: With how many others, itself included.
+        outputs: The packed output tensors of this request alone.
+        timing_ns: In the queue, in transfer, in execution, and all together.
+        notes: What else there is to know of how the outputs came about.
+        cache: `hit` where the result cache answered, `miss` where it could not, else empty.
+    """
+
+    outcome: Outcome
+    reason: str
+    detail: Mapping[str, Any]
+    target: str = ""
+    offer: Ran | None = None
+    batch: int = 0
+    outputs: Packed | None = None
+    timing_ns: tuple[int, int, int, int] = (0, 0, 0, 0)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    cache: str = ""

@@ -1,0 +1,167 @@
+"""The scheduler's end of the link to one worker; the protocol is in `workers.link`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from scheduler.core.commands import Dispatch
+from scheduler.daemon.link import LinkListener
+from scheduler.daemon.submission import Submission
+from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, encode
+from workers.link import (
+    LINK_LIMITS,
+    SOCKET_BYTES,
+    card_from,
+    offer_from,
+    results_from,
+)
+
+log = structlog.get_logger()
+
+_RETRY_S = 0.02
+_UCRED = struct.Struct("iII")
+"""Process, user and group of a unix socket's peer; see unix(7)."""
+
+
+class WorkerLink(asyncio.BufferedProtocol):
+    """A connection to one worker, made anew whenever it is lost.
+
+    Args:
+        device_id: The device that the worker owns.
+        path: The worker's unix socket.
+        listener: Who hears what it says.
+
+    Attributes:
+        device_id: The device that the worker owns.
+        pid: The worker's process; None while there is none.
+
+    Implements `TargetLink`.
+    """
+
+    def __init__(self, device_id: str, path: Path, listener: LinkListener) -> None:
+        """Not connected yet; see `keep_connected`."""
+        self.device_id = device_id
+        self.pid: int | None = None
+        self._path = path
+        self._listener = listener
+        self._reader = FrameReader(LINK_LIMITS)
+        self._transport: asyncio.Transport | None = None
+        self._lost = asyncio.Event()
+        self._sizes: dict[int, int] = {}
+
+    async def keep_connected(self) -> None:
+        """Connects, and connects again when the worker was lost, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            peer.setblocking(False)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+            try:
+                await loop.sock_connect(peer, str(self._path))
+            except (OSError, asyncio.CancelledError) as error:
+                peer.close()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._reader = FrameReader(LINK_LIMITS)
+            self._sizes.clear()
+            self._lost.clear()
+            await loop.create_connection(lambda: self, sock=peer)
+            await self._lost.wait()
+
+    def close(self) -> None:
+        """Hangs up."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- sending
+
+    def describe(self) -> dict[str, Any]:
+        """The worker's process."""
+        return {"pid": self.pid}
+
+    def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
+        """Sends a batch, whose items all have the same tensor specs."""
+        self._sizes[dispatch.run_id] = len(batch)
+        bodies = [submission.body for submission in batch]
+        header = {
+            "t": "run",
+            "id": dispatch.run_id,
+            "model": dispatch.model,
+            "variant": dispatch.variant,
+            "latest_start_ns": dispatch.latest_start_ns,
+            "count": len(bodies),
+            "in": batch[0].specs,
+        }
+        padding = bytes(-len(bodies[0]) % ALIGNMENT)
+        buffers = [part for body in bodies for part in (body, padding)]
+        self._write(encode(header, buffers))
+
+    def cancel(self, run_id: int) -> None:
+        """Lets the worker skip a run that it has not begun."""
+        self._write(encode({"t": "cancel", "id": run_id}))
+
+    def _write(self, buffers: list[Any]) -> None:
+        if self._transport is not None:
+            if len(buffers) == 1:
+                self._transport.write(buffers[0])
+            else:
+                self._transport.writelines(buffers)
+
+    # -- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The worker accepted."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        peer = transport.get_extra_info("socket")
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        self.pid = _UCRED.unpack(credentials)[0]
+        log.info("worker connected", device=self.device_id)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        for header, body in self._reader.advance(nbytes):
+            self._hear(header, body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The worker is gone."""
+        self._transport = self.pid = None
+        self._lost.set()
+        reason = str(exc) if exc else "its process ended"
+        self._listener.on_lost(self.device_id, f"worker of {self.device_id}: {reason}")
+
+    def _hear(self, header: Header, body: Body | None) -> None:
+        match header["t"]:
+            case "done":
+                run_id = header["id"]
+                results = results_from(header, body, self._sizes.pop(run_id))
+                self._listener.on_done(run_id, results, header["execute_ns"])
+            case "not_run":
+                self._sizes.pop(header["id"])
+                self._listener.on_not_run(header["id"], header["reason"])
+            case "offer":
+                self._listener.on_offer(self.device_id, offer_from(header))
+            case "way":
+                base_ns, byte_ns = header["transfer_ns"]
+                self._listener.on_way(self.device_id, (base_ns, byte_ns))
+            case "catalog":
+                cards = [card_from(fields) for fields in header["models"]]
+                self._listener.on_catalog(self.device_id, cards, header["problems"])
+            case "progress":
+                self._listener.on_progress(
+                    self.device_id, header["done"], header["total"], header["text"]
+                )
+            case "telemetry":
+                self._listener.on_telemetry(self.device_id, header["reading"])

@@ -1,0 +1,383 @@
+"""The tables of durable tasks in SQLite, and what may be done with them. One thread at a time.
+
+Every operation is one that has happened once its transaction is committed: with WAL and
+`synchronous=FULL` SQLite returns from the commit when the log is on disk (fsync). A log that was
+torn by a power cut ends, by its checksums, with the last whole transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgpack
+
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.durable.records import Bounds, Ended, Kept, NewTask, Specs, class_of
+from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
+
+FILE = "tasks.db"
+VERSION = 1
+PURGED_AT_ONCE = 500
+"""Expired tasks that are removed in one transaction, so that none takes long."""
+
+_SCHEMA = """
+CREATE TABLE tasks (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, id TEXT NOT NULL,
+  digest BLOB NOT NULL, model TEXT NOT NULL, variant TEXT, specs BLOB NOT NULL,
+  has_batch INTEGER NOT NULL, priority INTEGER NOT NULL, bytes INTEGER NOT NULL,
+  submitted_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  outcome TEXT, reason TEXT NOT NULL DEFAULT '', ended_ms INTEGER,
+  UNIQUE (tenant, id));
+CREATE INDEX by_end ON tasks (ended_ms) WHERE ended_ms IS NOT NULL;
+CREATE TABLE inputs (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE outputs (seq INTEGER PRIMARY KEY, header BLOB NOT NULL, body BLOB NOT NULL);
+CREATE TABLE clock (seen_ms INTEGER NOT NULL);
+INSERT INTO clock VALUES (0);
+"""
+_COLUMNS = (
+    "seq, tenant, id, model, variant, specs, has_batch, priority, bytes, submitted_ms, "
+    "deadline_ms, attempts, outcome, reason, ended_ms"
+)
+
+Op = Callable[["Database"], Any]
+"""Something to be done within a transaction. It raises a `LaxityError` before it changes anything,
+or not at all."""
+
+
+class Damaged(Exception):
+    """The file is no database any more; the message says what SQLite said."""
+
+
+class Database:
+    """One connection.
+
+    Args:
+        path: The file; made where there is none. Its folder must be there.
+        bounds: How much is kept at most.
+        reading: For looking only; the file must be there.
+
+    Raises:
+        Damaged: The file is not what was written.
+        sqlite3.Error: It can't be opened.
+    """
+
+    def __init__(self, path: Path, bounds: Bounds, reading: bool = False) -> None:
+        """Opens the file, checks all of it, and makes the tables where it is new."""
+        self._bounds = bounds
+        self._use: dict[str, list[int]] = {}
+        mode = "ro" if reading else "rwc"
+        self._sql = sqlite3.connect(
+            f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=10
+        )
+        try:
+            if not reading:
+                self._prepare()
+        except sqlite3.Error as error:
+            self._sql.close()
+            if is_damage(error):
+                raise Damaged(str(error)) from None
+            raise
+        except Damaged:
+            self._sql.close()
+            raise
+
+    def _prepare(self) -> None:
+        sql = self._sql
+        sql.execute("PRAGMA journal_mode = WAL")
+        sql.execute("PRAGMA synchronous = FULL")
+        sql.execute("PRAGMA journal_size_limit = 16000000")
+        (found,) = sql.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise Damaged(found)
+        (version,) = sql.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            sql.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
+        elif version != VERSION:
+            raise sqlite3.NotSupportedError(
+                f"it was written by another version of laxity (format {version}, not {VERSION})"
+            )
+        if self._bounds.disk_bytes is not None:
+            (page,) = sql.execute("PRAGMA page_size").fetchone()
+            sql.execute(f"PRAGMA max_page_count = {self._bounds.disk_bytes // page}")
+        self._count()
+
+    def _count(self) -> None:
+        self._use = {
+            tenant: [tasks, size]
+            for tenant, tasks, size in self._sql.execute(
+                "SELECT tenant, count(*), sum(bytes) FROM tasks GROUP BY tenant"
+            )
+        }
+
+    def close(self) -> None:
+        """Ends it; the last one out moves the log into the file."""
+        self._sql.close()
+
+    # -- transactions
+
+    def commit(self, ops: Sequence[Op]) -> list[Any]:
+        """Does several things in one transaction: what came of each, or its error.
+
+        One that can't be written (a full disk, say) does not take the others with it: each is
+        then tried by itself, because those that make room may work.
+        """
+        try:
+            with self._transaction("IMMEDIATE"):
+                return [_outcome_of(op, self) for op in ops]
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._count()
+            if len(ops) == 1:
+                return [_as_answer(error)]
+            return [found for op in ops for found in self.commit([op])]
+
+    def look(self, ops: Sequence[Op]) -> list[Any]:
+        """Answers several questions: each answer, or its error."""
+        found: list[Any] = []
+        for op in ops:
+            try:
+                found.append(_outcome_of(op, self))
+            except sqlite3.Error as error:
+                found.append(_as_answer(error))
+        return found
+
+    @contextlib.contextmanager
+    def _transaction(self, kind: str) -> Iterator[None]:
+        self._sql.execute(f"BEGIN {kind}")
+        try:
+            yield
+            self._sql.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+                self._sql.execute("ROLLBACK")
+            raise
+
+    # -- writing
+
+    def add(self, task: NewTask) -> tuple[int, bool]:
+        """Keeps a task.
+
+        Returns:
+            Its number, and whether it is new; a task that is there already is not kept twice.
+
+        Raises:
+            TaskConflict: Its id is that of a task with other content.
+            Overloaded: There are too many.
+        """
+        content = task.content
+        digest = content.asked.digest()
+        known = self.find(task.tenant, task.id, digest)
+        if known is not None:
+            return known, False
+        size = len(content.body)
+        self._check_room(task, size)
+        form = msgpack.packb(content.specs)
+        cursor = self._sql.execute(
+            "INSERT INTO tasks (tenant, id, digest, model, variant, specs, has_batch, priority, "
+            "bytes, submitted_ms, deadline_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(task.tenant, task.id, digest, content.model, content.variant, form),
+                *(content.has_batch, content.priority, size),
+                *(task.submitted_ms, task.deadline_ms),
+            ),
+        )
+        seq = cursor.lastrowid
+        assert seq is not None
+        self._sql.execute("INSERT INTO inputs VALUES (?, ?)", (seq, content.body))
+        self._account(task.tenant, 1, size)
+        return seq, True
+
+    def _check_room(self, task: NewTask, size: int) -> None:
+        bounds = self._bounds
+        tasks, held = map(sum, zip((0, 0), *self._use.values(), strict=True))
+        if tasks >= bounds.tasks:
+            raise Overloaded(f"{bounds.tasks} tasks are kept already", {"limit": "tasks"})
+        if held + size > bounds.bytes:
+            raise Overloaded(f"tasks take {held} of {bounds.bytes} bytes", {"limit": "bytes"})
+        tasks, held = self._use.get(task.tenant, (0, 0))
+        detail = {"tenant": task.tenant}
+        if tasks >= task.tenant_tasks:
+            text = f"{task.tenant!r} may keep {task.tenant_tasks} tasks"
+            raise Overloaded(text, {**detail, "limit": "tasks"})
+        if held + size > task.tenant_bytes:
+            text = f"{task.tenant!r} may keep {task.tenant_bytes} bytes of tasks"
+            raise Overloaded(text, {**detail, "limit": "bytes"})
+
+    def end(self, ended: Ended) -> bool:
+        """Gives a task its one outcome; False if it has one already, or is gone."""
+        row = self._sql.execute(
+            "SELECT tenant, bytes FROM tasks WHERE seq = ? AND outcome IS NULL", (ended.seq,)
+        ).fetchone()
+        if row is None:
+            return False
+        tenant, before = row
+        self._sql.execute("DELETE FROM inputs WHERE seq = ?", (ended.seq,))
+        size = 0
+        if ended.header is not None and ended.body is not None:
+            size = len(ended.body)
+            self._sql.execute(
+                "INSERT INTO outputs VALUES (?, ?, ?)",
+                (ended.seq, msgpack.packb(ended.header), ended.body),
+            )
+        self._sql.execute(
+            "UPDATE tasks SET outcome = ?, reason = ?, ended_ms = ?, bytes = ? WHERE seq = ?",
+            (ended.outcome.value, ended.reason, ended.at_ms, size, ended.seq),
+        )
+        self._account(tenant, 0, size - before)
+        return True
+
+    def note_attempt(self, seq: int, attempts: int) -> None:
+        """Remembers how often a task has failed."""
+        self._sql.execute("UPDATE tasks SET attempts = ? WHERE seq = ?", (attempts, seq))
+
+    def purge(self, before_ms: int) -> int:
+        """Removes tasks that ended before a time, some of them; how many."""
+        rows = self._sql.execute(
+            "SELECT seq, tenant, bytes FROM tasks WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?",
+            (before_ms, PURGED_AT_ONCE),
+        ).fetchall()
+        for seq, tenant, size in rows:
+            self._sql.execute("DELETE FROM outputs WHERE seq = ?", (seq,))
+            self._sql.execute("DELETE FROM tasks WHERE seq = ?", (seq,))
+            self._account(tenant, -1, -size)
+        return len(rows)
+
+    def move_clock(self, step_ms: int) -> None:
+        """Moves every time on disk along with a wall clock that was set."""
+        self._sql.execute(
+            "UPDATE tasks SET submitted_ms = submitted_ms + ?1, deadline_ms = deadline_ms + ?1, "
+            "ended_ms = ended_ms + ?1",
+            (step_ms,),
+        )
+        self._sql.execute("UPDATE clock SET seen_ms = seen_ms + ?", (step_ms,))
+
+    def note_time(self, now_ms: int) -> None:
+        """Remembers the time, in case that the next start finds a clock that was set back."""
+        self._sql.execute("UPDATE clock SET seen_ms = max(seen_ms, ?)", (now_ms,))
+
+    def _account(self, tenant: str, tasks: int, size: int) -> None:
+        use = self._use.setdefault(tenant, [0, 0])
+        use[0] += tasks
+        use[1] += size
+
+    # -- reading
+
+    def find(self, tenant: str, id_: str, digest: bytes | None = None) -> int | None:
+        """The number of a task; None where there is none.
+
+        Raises:
+            TaskConflict: There is one with another digest.
+        """
+        row = self._sql.execute(
+            "SELECT seq, digest FROM tasks WHERE tenant = ? AND id = ?", (tenant, id_)
+        ).fetchone()
+        if row is None:
+            return None
+        seq, known = row
+        if digest is not None and known != digest:
+            raise TaskConflict(
+                f"the id {id_!r} is that of a task with another model, inputs or priority; "
+                "another task takes another id"
+            )
+        return int(seq)
+
+    def kept(self, tenant: str, id_: str) -> Kept | None:
+        """A task; None where there is none."""
+        row = self._sql.execute(
+            f"SELECT {_COLUMNS} FROM tasks WHERE tenant = ? AND id = ?", (tenant, id_)
+        ).fetchone()
+        return None if row is None else _kept_from(row)
+
+    def result(self, seq: int) -> tuple[dict[str, Any], bytes] | None:
+        """Header and outputs of a task that ended with a result."""
+        row = self._sql.execute("SELECT header, body FROM outputs WHERE seq = ?", (seq,)).fetchone()
+        return None if row is None else (msgpack.unpackb(row[0]), row[1])
+
+    def inputs(self, seqs: Iterable[int]) -> dict[int, tuple[Specs, bytes]]:
+        """The tensors of waiting tasks: their description and bytes, by number."""
+        found = {}
+        for seq in seqs:
+            row = self._sql.execute(
+                "SELECT specs, body FROM tasks JOIN inputs USING (seq) WHERE seq = ?", (seq,)
+            ).fetchone()
+            if row is not None:
+                found[seq] = msgpack.unpackb(row[0]), row[1]
+        return found
+
+    def waiting(self) -> list[Kept]:
+        """All tasks that have not ended."""
+        rows = self._sql.execute(f"SELECT {_COLUMNS} FROM tasks WHERE outcome IS NULL")
+        return [_kept_from(row) for row in rows]
+
+    def listed(self, tenant: str, count: int, before: int | None) -> list[Kept]:
+        """A tenant's tasks, the newest first, from before a number."""
+        rows = self._sql.execute(
+            f"SELECT {_COLUMNS} FROM tasks WHERE tenant = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+            (tenant, before if before is not None else 2**63 - 1, count),
+        )
+        return [_kept_from(row) for row in rows]
+
+    def counts(self, tenant: str) -> dict[str, int]:
+        """How many of a tenant's tasks wait, and how many ended how."""
+        return dict(
+            self._sql.execute(
+                "SELECT coalesce(outcome, 'waiting'), count(*) FROM tasks WHERE tenant = ? "
+                "GROUP BY outcome",
+                (tenant,),
+            )
+        )
+
+    def use(self) -> tuple[int, int]:
+        """How many tasks are kept, and the bytes of their tensors."""
+        tasks, size = map(sum, zip((0, 0), *self._use.values(), strict=True))
+        return tasks, size
+
+    def seen_ms(self) -> int:
+        """The latest time of the wall clock that was written down."""
+        (seen,) = self._sql.execute(
+            "SELECT max((SELECT seen_ms FROM clock), coalesce(max(submitted_ms), 0), "
+            "coalesce(max(ended_ms), 0)) FROM tasks"
+        ).fetchone()
+        return int(seen)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error says that the file is not what was written."""
+    return "malformed" in str(error) or "not a database" in str(error)
+
+
+def _outcome_of(op: Op, database: Database) -> Any:
+    try:
+        return op(database)
+    except LaxityError as error:
+        return error
+
+
+def _as_answer(error: sqlite3.Error) -> LaxityError:
+    if "full" in str(error):
+        return Overloaded(f"there is no room for it: {error}", {"limit": "disk"})
+    return Unavailable(f"the store of durable tasks does not work: {error}", {"durable": False})
+
+
+@lru_cache(1024)
+def _kind_of(model: str, variant: str | None, packed: bytes) -> RequestClass:
+    """The class of a task: one object for all that share it."""
+    return class_of(model, variant, msgpack.unpackb(packed))
+
+
+def _kept_from(row: tuple[Any, ...]) -> Kept:
+    seq, tenant, id_, model, variant, specs, has_batch, priority, size, *rest = row
+    submitted_ms, deadline_ms, attempts, outcome, reason, ended_ms = rest
+    return Kept(
+        *(seq, tenant, id_, _kind_of(model, variant, specs), bool(has_batch)),
+        *(priority, size, submitted_ms, deadline_ms, attempts),
+        *(None if outcome is None else Outcome(outcome), reason, ended_ms),
+    )

@@ -1,0 +1,355 @@
+"""Moves tasks from the store into the driver where requests leave room, and their ends back.
+
+A task is handed over only while no request waits in any queue, and only to a target that can start
+it now; what the policy does not send at once is withdrawn before the next request is submitted. In
+the core a task is a request of the lowest priority with next to no weight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import LOWEST_PRIORITY
+from scheduler.core.targets import TargetState
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer, Submission
+from scheduler.durable.clock import TaskClock
+from scheduler.durable.inputs import Inputs, Operations
+from scheduler.durable.lanes import Lanes, Waiting, Where
+from scheduler.durable.records import Ended
+from scheduler.durable.room import QUANTILE, Room
+from scheduler.errors import LaxityError
+
+ATTEMPTS = 3
+"""How often a task may fail."""
+
+WEIGHT = 1e-9
+"""What a task is worth beside a request of its priority."""
+
+FIRST_DELAY_NS, LONGEST_DELAY_NS = 100_000_000, 30_000_000_000
+"""How long a task waits that was not run, the first time and at most; twice as long each time."""
+
+DISK_DELAY_NS = 5_000_000_000
+"""How long nothing is fed after an end could not be written."""
+
+ENDING_BYTES = 64_000_000
+"""Outputs on their way to disk, beyond which nothing is fed."""
+
+HORIZON_NS = 10_000_000_000
+"""How far ahead the deadline of a task is for a policy at most, or as many times its batch's time:
+so that one which sends at the last moment does not sit on it for days. A task that ends by this is
+tried again."""
+
+_LONGEST = 20
+
+_SLACK = 1_000
+"""Times of ended tasks that may be kept beside those of the others."""
+
+_TIMER_S = 3600.0
+
+log = structlog.get_logger()
+
+
+class Feeder:
+    """The background work of a driver.
+
+    Args:
+        driver: Runs the tasks.
+        store: Keeps them.
+        clock: Tells their deadlines.
+        may_run: Whether requests for a model are taken at all.
+        ended: Told the number of each task once its end is on disk.
+
+    Attributes:
+        tasks: Those that have not ended, by number.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        store: Operations,
+        clock: TaskClock,
+        may_run: Callable[[str], bool],
+        ended: Callable[[int], None],
+    ) -> None:
+        """Has nothing to do."""
+        self.tasks: dict[int, Waiting] = {}
+        self._driver = driver
+        self._store = store
+        self._clock = clock
+        self._may_run = may_run
+        self._told = ended
+        self._loop = asyncio.get_running_loop()
+        self._lanes = Lanes()
+        self._room = Room()
+        self._fed: dict[int, Waiting] = {}
+        self._inputs = Inputs(store, self.look, self._postpone)
+        self._ending_bytes = 0
+        self._later: list[tuple[int, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused_until_ns = 0
+        self._looking = self._submitting = self._stopped = False
+
+    # -- what there is to do
+
+    def add(self, tasks: Sequence[Waiting]) -> None:
+        """Takes over tasks that are on disk."""
+        if len(self._later) > 2 * len(self.tasks) + _SLACK:
+            self._later = [each for each in self._later if each[1] in self.tasks]
+            heapq.heapify(self._later)
+        for task in tasks:
+            self.tasks[task.seq] = task
+            heapq.heappush(self._later, (task.due_ns, task.seq))
+        if len(tasks) == 1:
+            self._lanes.add(tasks[0])
+        else:
+            self._lanes.extend(tasks)
+        self._driver.background = self if self.tasks else None
+        self.look()
+
+    def forget(self, seq: int) -> None:
+        """Gives up a task that has ended otherwise."""
+        task = self.tasks.pop(seq, None)
+        if task is None:
+            return
+        if task.where is Where.LANE:
+            self._lanes.remove(task)
+        task.where = Where.GONE
+        self._inputs.let_go(task)
+        if task.request_id is not None:
+            self._driver.cancel(task.request_id)
+        if not self.tasks:
+            self._driver.background = None
+
+    def stop(self) -> None:
+        """Feeds nothing more, and takes back what no target has begun; the rest still ends."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._withdraw()
+
+    # -- scheduler.daemon.background.Background
+
+    def make_way(self, arriving: Sequence[Submission]) -> None:
+        """Requests are about to be submitted: takes back what no target has begun."""
+        if self._submitting:
+            return
+        now_ns = self._driver.clock_ns()
+        for submission in arriving:
+            self._room.note(submission.deadline_ns - now_ns, now_ns)
+        self._withdraw()
+
+    def look(self) -> None:
+        """Looks for room as soon as what happens now is over."""
+        if not self._looking and not self._stopped:
+            self._looking = True
+            self._loop.call_soon(self._feed)
+
+    def _withdraw(self) -> None:
+        core = self._driver.core
+        if core.queues:
+            records = core.ledger.records
+            queued = [
+                i for i in self._fed if (found := records.get(i)) is not None and found.queued
+            ]
+            for request_id in queued:
+                self._driver.cancel(request_id)
+
+    # -- feeding
+
+    def _feed(self) -> None:
+        self._looking = False
+        if self._stopped or self._ending_bytes > ENDING_BYTES:
+            return
+        now_ns = self._driver.clock_ns()
+        self._bring_back()
+        if now_ns < self._paused_until_ns:
+            return
+        core = self._driver.core
+        for target in list(core.targets.values()):
+            if not core.queues and target.is_open(now_ns):
+                batch, horizon_ns = self._batch_for(target, now_ns)
+                if batch:
+                    self._submit(batch, now_ns + horizon_ns)  # an event, after which it looks again
+
+    def _batch_for(self, target: TargetState, now_ns: int) -> tuple[list[Waiting], int]:
+        """The most urgent tasks that a target could run now, and how far ahead they may be put.
+
+        None while their inputs are fetched.
+        """
+        closed_until_ns = self._room.closed_until_ns(target.spec.id)
+        if now_ns < closed_until_ns:
+            self._wake_after(closed_until_ns - now_ns)
+            return [], 0
+        for kind, count in self._lanes.in_order():
+            offers = target.usable(kind)
+            if not offers or not self._may_run(kind.model):
+                continue
+            curve = target.curve(offers[0])
+            size = self._room.batch(curve, count, now_ns)
+            tasks = [self.tasks[seq] for seq in self._lanes.first(kind, 2 * size)]
+            tasks, following = tasks[:size], tasks[size:]
+            if any(task.inputs is None for task in tasks):
+                self._inputs.fetch(tasks)
+                break
+            self._inputs.fetch_ahead(following)
+            self._room.given(target.spec.id, curve, size, now_ns)
+            return tasks, max(HORIZON_NS, _LONGEST * curve.predict(size, QUANTILE))
+        return [], 0
+
+    def _submit(self, tasks: list[Waiting], latest_ns: int) -> None:
+        ahead_ns = self._driver.clock_ns() - self._clock.boot_ns()
+        submissions = []
+        for task in tasks:
+            self._lanes.remove(task)
+            task.where = Where.FED
+            assert task.inputs is not None
+            specs, body = task.inputs
+            submissions.append(
+                Submission(
+                    task.kind,
+                    specs,
+                    body,
+                    min(task.due_ns + ahead_ns, latest_ns),
+                    LOWEST_PRIORITY,
+                    WEIGHT,
+                    False,
+                    partial(self._answered, task),
+                )
+            )
+        self._submitting = True
+        try:
+            request_ids = self._driver.submit(submissions)
+        finally:
+            self._submitting = False
+        for task, request_id in zip(tasks, request_ids, strict=True):
+            if task.where is Where.FED:
+                task.request_id = request_id
+                self._fed[request_id] = task
+
+    def _answered(self, task: Waiting, answer: Answer) -> None:
+        """A request for a task has ended, which need not be the end of the task."""
+        if task.request_id is not None:
+            del self._fed[task.request_id]
+            task.request_id = None
+        if task.where is Where.GONE:
+            return
+        outcome = answer.outcome
+        overdue = task.due_ns <= self._clock.boot_ns()
+        if outcome is Outcome.COMPLETED:
+            self._end(task, outcome, answer.reason, _header_of(task, answer), answer.outputs)
+        elif outcome is Outcome.FAILED and task.attempts + 1 >= ATTEMPTS:
+            self._end(task, outcome, f"failed {ATTEMPTS} times: {answer.reason}")
+        elif overdue:
+            self._end(task, Outcome.EXPIRED, answer.reason)
+        elif outcome is Outcome.CANCELLED:
+            task.where = Where.LANE
+            self._lanes.add(task)
+        else:
+            if outcome is Outcome.FAILED:
+                task.attempts += 1
+                attempts = task.attempts
+                self._store.write(lambda db: db.note_attempt(task.seq, attempts))
+            self._put_off(task)
+
+    # -- later
+
+    def _postpone(self, task: Waiting) -> None:
+        self._lanes.remove(task)
+        self._put_off(task)
+
+    def _put_off(self, task: Waiting, least_ns: int = FIRST_DELAY_NS) -> None:
+        task.where = Where.LATER
+        self._inputs.let_go(task)
+        delay_ns = min(max(least_ns, FIRST_DELAY_NS << min(task.refusals, 20)), LONGEST_DELAY_NS)
+        task.refusals += 1
+        heapq.heappush(self._later, (self._clock.boot_ns() + delay_ns, task.seq))
+        self._arm()
+
+    def _bring_back(self) -> None:
+        """Ends what is overdue, and lets what was put off wait for room again."""
+        now_ns = self._clock.boot_ns()
+        while self._later and self._later[0][0] <= now_ns:
+            _, seq = heapq.heappop(self._later)
+            task = self.tasks.get(seq)
+            if task is None or task.where not in (Where.LANE, Where.LATER):
+                continue
+            if task.due_ns <= now_ns:
+                if task.where is Where.LANE:
+                    self._lanes.remove(task)
+                self._end(task, Outcome.EXPIRED, "the deadline passed before there was room")
+            elif task.where is Where.LATER:
+                task.where = Where.LANE
+                self._lanes.add(task)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._later:
+            self._wake_after(self._later[0][0] - self._clock.boot_ns())
+
+    def _wake_after(self, ns: int) -> None:
+        delay_s = min(max(ns / 1e9, 0.001), _TIMER_S)
+        at_s = self._loop.time() + delay_s
+        if self._timer is not None and not self._timer.cancelled():
+            if self._timer.when() <= at_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.look()
+
+    # -- ends
+
+    def _end(
+        self,
+        task: Waiting,
+        outcome: Outcome,
+        reason: str,
+        header: dict[str, Any] | None = None,
+        outputs: tuple[Any, Any] | None = None,
+    ) -> None:
+        task.where = Where.ENDING
+        self._inputs.let_go(task)
+        body = outputs[1] if outputs is not None else None
+        size = len(body) if body is not None else 0
+        self._ending_bytes += size
+        ended = Ended(task.seq, outcome, reason, self._clock.wall_ms(), header, body)
+        self._store.write(lambda db: db.end(ended), partial(self._written, task, size))
+
+    def _written(self, task: Waiting, size: int, found: bool | LaxityError) -> None:
+        self._ending_bytes -= size
+        if task.where is Where.GONE:
+            return
+        if isinstance(found, LaxityError):
+            log.error("the end of a task is not on disk; it runs again", error=str(found))
+            self._paused_until_ns = self._driver.clock_ns() + DISK_DELAY_NS
+            self._put_off(task, DISK_DELAY_NS)
+            return
+        self.forget(task.seq)
+        self._told(task.seq)
+        self.look()
+
+
+def _header_of(task: Waiting, answer: Answer) -> dict[str, Any]:
+    """What a `result` message says of it."""
+    assert answer.outputs is not None
+    assert answer.offer is not None
+    specs, _ = answer.outputs
+    return {
+        "outcome": answer.outcome.value,
+        "target": answer.target,
+        "variant": answer.offer.variant,
+        "runtime": answer.offer.runtime,
+        "batch": answer.batch,
+        "out": [[n, d, [1, *s]] for n, d, s in specs] if task.has_batch else specs,
+        "timing": list(answer.timing_ns),
+    }

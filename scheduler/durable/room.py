@@ -1,0 +1,79 @@
+"""How much durable work a target may be given at once, so that no request suffers from it.
+
+A batch that has begun can't be taken back: what arrives meanwhile waits for its end. So a batch of
+durable work may take a quarter of the shortest budget that requests have had lately. What takes
+longer even alone is still run, but for so small a part of the time that only as many requests can
+meet it.
+"""
+
+from __future__ import annotations
+
+from scheduler.core.latency import LatencyCurve
+
+PART = 4
+"""A batch of durable work takes at most this part of the shortest budget."""
+
+LONGEST_NS = 250_000_000
+"""What it takes at most where no request has come lately: the first one may come now."""
+
+LATELY_NS = 30_000_000_000
+"""How long a request is remembered, at least; at most twice as long."""
+
+SHARE = 50
+"""What blocks a request for too long gets one part of so many of a target's time."""
+
+QUANTILE = 0.5
+"""What a batch is expected to take. The core asks for the same of all that it sends; any other
+quantile would, asked for here, learn from other batches than when the journal is played again."""
+
+
+class Room:
+    """Remembers what budgets requests have, and which targets must be left alone."""
+
+    def __init__(self) -> None:
+        """No request has come."""
+        self._shortest_ns: int | None = None
+        self._before_ns: int | None = None
+        self._turned_ns = 0
+        self._closed_until_ns: dict[str, int] = {}
+
+    def note(self, budget_ns: int, now_ns: int) -> None:
+        """A request has come."""
+        if now_ns - self._turned_ns > LATELY_NS:
+            self._turn(now_ns)
+        if self._shortest_ns is None or budget_ns < self._shortest_ns:
+            self._shortest_ns = budget_ns
+
+    def _turn(self, now_ns: int) -> None:
+        missed = now_ns - self._turned_ns > 2 * LATELY_NS
+        self._before_ns = None if missed else self._shortest_ns
+        self._shortest_ns = None
+        self._turned_ns = now_ns
+
+    def longest_ns(self, now_ns: int) -> int | None:
+        """How long a batch may take so that it blocks no request; None where none has come."""
+        if now_ns - self._turned_ns > LATELY_NS:
+            self._turn(now_ns)
+        known = [ns for ns in (self._shortest_ns, self._before_ns) if ns is not None]
+        return min(min(known) // PART, LONGEST_NS) if known else None
+
+    def closed_until_ns(self, target_id: str) -> int:
+        """Until when a target must be left alone, because durable work has blocked it."""
+        return self._closed_until_ns.get(target_id, 0)
+
+    def batch(self, curve: LatencyCurve, waiting: int, now_ns: int) -> int:
+        """How many of one class a target may be given at once, at least one."""
+        most_ns = self._most_ns(now_ns)
+        sizes = [size for size in curve.batch_sizes if size <= waiting]
+        fitting = [size for size in sizes if curve.predict(size, QUANTILE) <= most_ns]
+        return max(fitting, default=1)
+
+    def given(self, target_id: str, curve: LatencyCurve, size: int, now_ns: int) -> None:
+        """A target is given so many: where that blocks requests, it is left alone for long."""
+        takes_ns = curve.predict(size, QUANTILE)
+        if self.longest_ns(now_ns) is not None and takes_ns > self._most_ns(now_ns):
+            self._closed_until_ns[target_id] = now_ns + SHARE * takes_ns
+
+    def _most_ns(self, now_ns: int) -> int:
+        longest_ns = self.longest_ns(now_ns)
+        return LONGEST_NS if longest_ns is None else longest_ns

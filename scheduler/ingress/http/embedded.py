@@ -1,0 +1,122 @@
+"""The HTTP door's answers, behind a server of somebody else's, such as Ray Serve's proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+
+from scheduler.errors import LaxityError, Unauthorized
+from scheduler.ingress.http.connection import Turn
+from scheduler.ingress.http.door import Caller, HttpDoor
+from scheduler.ingress.http.limits import HttpLimits
+from scheduler.ingress.http.messages import Request, Response, as_refusal
+from scheduler.ingress.http.routes import Routes
+from scheduler.ingress.oip.outcomes import TooLarge, TooSlow, refusal_of
+from scheduler.ingress.oip.service import Service
+from scheduler.tenants import Access, Tenant
+
+
+class EmbeddedDoor:
+    """Answers requests that another server has read.
+
+    Who may come in, what bodies may hold and every answer are those of `HttpDoor`; connections
+    and TLS are that server's.
+
+    Args:
+        service: What answers need.
+        limits: What is taken at most.
+        access: Who may come in.
+    """
+
+    def __init__(self, service: Service, limits: HttpLimits, access: Access) -> None:
+        """Open, on the running loop."""
+        routes = Routes(service, limits, lambda error: self._door.log_failure(error))
+        self._door = HttpDoor(limits, access, routes.serve)
+        self._compat = service.compat
+
+    def reload(self, access: Access) -> None:
+        """Takes over who may come in."""
+        self._door.access = access
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: AsyncIterator[bytes],
+        *,
+        is_local: bool,
+    ) -> Response:
+        """The answer to one request; cancelled with the task that waits for it.
+
+        Args:
+            method: Upper case.
+            path: Without the query, percent-encoded.
+            headers: Names in lower case, in order; a name may come again.
+            body: Its parts, read as far as they are wanted.
+            is_local: Whether the address that was asked is one of loopback. Any other one asks for
+                a token even where none is set, since there is nobody then who may come in.
+        """
+        joined: dict[str, str] = {}
+        for name, value in headers:
+            joined[name] = f"{joined[name]}, {value}" if name in joined else value
+        try:
+            if not is_local and not self._door.access.required:
+                raise Unauthorized(
+                    "other machines can reach this address, so it needs token_file or tenants_file"
+                )
+            tenant = self._door.admit(Caller(False, ()), method, joined)
+            whole = await self._read_in_time(tenant, joined, body)
+        except LaxityError as error:
+            return as_refusal(refusal_of(error, self._compat))
+        request = Request(
+            "GET" if method == "HEAD" else method, path, joined, whole, tenant, keep_alive=True
+        )
+        try:
+            return await self._serve(request)
+        finally:
+            self._door.release(tenant, len(whole))
+
+    async def _read_in_time(
+        self, tenant: Tenant, headers: Mapping[str, str], body: AsyncIterator[bytes]
+    ) -> memoryview:
+        length = headers.get("content-length", "")
+        declared = int(length) if length.isdecimal() and len(length) < 19 else 0
+        limits = self._door.limits
+        patience_s = limits.patience_s(min(declared, limits.body_bytes))
+        try:
+            return await asyncio.wait_for(self._read(tenant, body), patience_s)
+        except asyncio.TimeoutError:
+            raise TooSlow("the request did not come in in time") from None
+
+    async def _read(self, tenant: Tenant, body: AsyncIterator[bytes]) -> memoryview:
+        """A body, whose bytes count as held from here on."""
+        most = self._door.limits.body_bytes
+        parts: list[bytes] = []
+        held = 0
+        try:
+            async for part in body:
+                if held + len(part) > most:
+                    raise TooLarge(f"the body has more than the {most} bytes that are taken")
+                self._door.hold(tenant, len(part))
+                held += len(part)
+                parts.append(part)
+        except BaseException:
+            self._door.release(tenant, held)
+            raise
+        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    async def _serve(self, request: Request) -> Response:
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def flush() -> None:
+            if turn.response is not None and not answered.done():
+                answered.set_result(turn.response)
+
+        turn = Turn(flush, request)
+        self._door.serve(turn)
+        try:
+            return await answered
+        finally:
+            if turn.on_gone is not None:
+                turn.on_gone()

@@ -1,0 +1,214 @@
+"""The messages about durable tasks: what they ask for, and the answers."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from scheduler.durable.desk import Found, TaskDesk
+from scheduler.durable.records import Asked, Bounds, Content, checked_id
+from scheduler.errors import InvalidInput, LaxityError, Overloaded, TaskConflict, Unavailable
+from scheduler.ingress.admission import Admission
+from scheduler.ingress.request_header import id_of, urgency
+from scheduler.tenants import Tenant
+from scheduler.wire import Body, Header, checked_budget_ns
+
+TASK_MESSAGES = frozenset(("task", "task_result", "task_status", "task_cancel", "tasks"))
+
+LONGEST_WAIT_NS = 60_000_000_000
+"""How long one question may wait for the end of a task."""
+
+MOST_LISTED = 1_000
+
+Say = Callable[[Header, Sequence[Any]], None]
+"""Sends a message with its body, at any later time."""
+
+
+class TaskDoor:
+    """Takes the messages about durable tasks of all connections.
+
+    Args:
+        desk: Keeps the tasks.
+        admission: Checks what they bring.
+        bounds: How much is kept at most.
+        max_deadline_ns: The longest time to a deadline.
+    """
+
+    def __init__(
+        self, desk: TaskDesk, admission: Admission, bounds: Bounds, max_deadline_ns: int
+    ) -> None:
+        """Open."""
+        self.desk = desk
+        self._admission = admission
+        self._bounds = bounds
+        self._max_deadline_ns = max_deadline_ns
+        self._writing_bytes = 0
+
+    def take(self, header: Header, body: Body | None, tenant: Tenant, say: Say) -> None:
+        """Answers a message, by and by.
+
+        Raises:
+            LaxityError: It can't be done, which is known at once.
+        """
+        tenant.check_scope("tasks")
+        kind, message_id = header["t"], id_of(header)
+        if kind == "task":
+            self._take_task(message_id, header, body, tenant, say)
+            return
+        if kind == "tasks":
+            self._list(message_id, header, tenant, say)
+            return
+        id_ = checked_id(header.get("task"))
+
+        def found(value: Any) -> None:
+            if isinstance(value, LaxityError):
+                say(*_error(message_id, value.code, str(value), value.detail))
+            elif kind == "task_cancel":
+                say(_reply(message_id, {"task": id_, "cancelled": value}), ())
+            elif kind == "task_status" or value.kept.outcome is None:
+                say(_reply(message_id, _described(value)), ())
+            else:
+                say(*_ended(message_id, value))
+
+        if kind == "task_cancel":
+            self.desk.cancel(tenant.name, id_, found)
+        else:
+            wait_ns = _wait_ns(header) if kind == "task_result" else 0
+            self.desk.fetch(tenant.name, id_, wait_ns, found)
+
+    # -- submitting
+
+    def _take_task(
+        self, message_id: int, header: Header, body: Body | None, tenant: Tenant, say: Say
+    ) -> None:
+        given = header.get("task")
+        id_ = uuid.uuid4().hex if given is None else checked_id(given)
+        if body is None:
+            raise Overloaded("tensors on their way in fill the memory there is for them")
+        model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
+        asked = Asked(model, variant, header.get("priority"), specs, body)
+
+        def answer(is_new: bool | LaxityError) -> None:
+            if isinstance(is_new, LaxityError):
+                say(*_error(message_id, is_new.code, str(is_new), is_new.detail))
+            else:
+                say(_reply(message_id, {"task": id_, "new": is_new}), ())
+
+        try:
+            self._submit(id_, asked, header, tenant, answer)
+        except LaxityError as error:
+            # What is wrong with it now need not have been when it was accepted.
+            refusal = error
+
+            def known(found: bool | LaxityError) -> None:
+                kept = found is True or isinstance(found, TaskConflict)
+                answer(_not_new(found) if kept else refusal)
+
+            self.desk.known(tenant.name, id_, asked, known)
+
+    def _submit(
+        self,
+        id_: str,
+        asked: Asked,
+        header: Header,
+        tenant: Tenant,
+        answer: Callable[[Any], None],
+    ) -> None:
+        budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_deadline_ns)
+        priority, weight, late = urgency(header)
+        if weight != 1 or late:
+            raise InvalidInput("a durable task has neither weight nor late")
+        shape, specs, body = self._admission.item(header, asked.body, tenant)
+        size = len(body)
+        if self._writing_bytes + size > self._admission.most_bytes:
+            raise Overloaded("tasks come faster than the disk takes them", {"limit": "disk"})
+        release = self._admission.count_in(tenant, size)
+        self._writing_bytes += size
+        kind = shape.kind
+        content = Content(kind.model, kind.variant, specs, body, shape.has_batch, priority, asked)
+        share = (
+            math.ceil(tenant.queue_share * self._bounds.tasks),
+            int(tenant.queue_share * self._bounds.bytes),
+        )
+
+        def written(is_new: bool | LaxityError) -> None:
+            self._writing_bytes -= size
+            release()
+            answer(is_new)
+
+        self.desk.submit(tenant.name, id_, content, budget_ns, share, written)
+
+    # -- listing
+
+    def _list(self, message_id: int, header: Header, tenant: Tenant, say: Say) -> None:
+        count, before = header.get("count", 100), header.get("before")
+        if type(count) is not int or not 0 <= count <= MOST_LISTED:
+            raise InvalidInput(f"count is an integer from 0 to {MOST_LISTED}, not {count!r}")
+
+        def listed(found: Any) -> None:
+            if isinstance(found, LaxityError):
+                say(*_error(message_id, found.code, str(found), found.detail))
+                return
+            tasks, counts = found
+            value = {"tasks": [_described(task) for task in tasks], "counts": counts}
+            say(_reply(message_id, {**value, **self.desk.status()}), ())
+
+        checked = None if before is None else checked_id(before)
+        self.desk.listed(tenant.name, count, checked, listed)
+
+
+def closed_for_tasks() -> Unavailable:
+    """The error of a box that keeps no tasks."""
+    text = "this box keeps no durable tasks (durable: {enabled: true} would)"
+    return Unavailable(text, {"durable": False})
+
+
+def _not_new(found: bool | LaxityError) -> bool | LaxityError:
+    return False if found is True else found
+
+
+def _wait_ns(header: Header) -> int:
+    wait_ns = header.get("wait_ns", 0)
+    if type(wait_ns) is not int or not 0 <= wait_ns <= LONGEST_WAIT_NS:
+        raise InvalidInput(f"wait_ns is an integer from 0 to {LONGEST_WAIT_NS}, not {wait_ns!r}")
+    return wait_ns
+
+
+def _described(found: Found) -> dict[str, Any]:
+    kept = found.kept
+    state = "running" if found.running else "waiting"
+    return {
+        "task": kept.id,
+        "model": kept.kind.model,
+        "variant": kept.kind.variant,
+        "state": state if kept.outcome is None else "ended",
+        "outcome": None if kept.outcome is None else kept.outcome.value,
+        "reason": kept.reason,
+        "attempts": kept.attempts,
+        "priority": kept.priority,
+        "left_ms": found.left_ms,
+        "submitted_unix_ms": kept.submitted_ms,
+        "ended_unix_ms": kept.ended_ms,
+    }
+
+
+def _ended(message_id: int, found: Found) -> tuple[Header, Sequence[Any]]:
+    if found.result is not None:
+        header, outputs = found.result
+        return {"t": "result", "id": message_id, **header}, (outputs,)
+    outcome = found.kept.outcome
+    assert outcome is not None
+    return _error(message_id, outcome.value, found.kept.reason, {"task": found.kept.id})
+
+
+def _reply(message_id: int, value: Mapping[str, Any]) -> Header:
+    return {"t": "reply", "id": message_id, "value": dict(value)}
+
+
+def _error(
+    message_id: int, code: str, message: str, detail: Mapping[str, Any]
+) -> tuple[Header, Sequence[Any]]:
+    header = {"t": "error", "id": message_id, "code": code, "message": message}
+    return {**header, "detail": dict(detail)}, ()

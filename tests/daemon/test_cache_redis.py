@@ -1,0 +1,423 @@
+"""The result cache over a real Redis: shared, and of no harm whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trustme
+
+from scheduler.core.outcomes import Outcome
+from scheduler.daemon.cache.entries import Kept, pack
+from tests.daemon.cache_box import Asked, Box, a_box
+from tests.redis_server import RedisServer, needs_redis
+
+pytestmark = needs_redis
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+@contextlib.asynccontextmanager
+async def boxes(count: int, url: str, **settings: Any):
+    """Boxes that share a Redis, connected to it."""
+    async with contextlib.AsyncExitStack() as stack:
+        found = [await stack.enter_async_context(a_box(url=url, **settings)) for _ in range(count)]
+        for box in found:
+            await box.until_connected()
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def relay(redis: RedisServer, delay_s: float = 0, tls: ssl.SSLContext | None = None):
+    """Another way to a Redis, slower or encrypted; its port."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, by_s: float) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await asyncio.sleep(by_s)
+                writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", redis.port)
+        writers.extend((writer, back))
+        await asyncio.gather(pump(reader, back, 0), pump(there, writer, delay_s))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+def names(redis: RedisServer, pattern: str = "laxity:*") -> list[bytes]:
+    with redis.client() as client:
+        return sorted(client.scan_iter(match=pattern))
+
+
+# -- shared
+
+
+@pytest.mark.parametrize("kind", ["redis", "unix"])
+def test_what_one_box_worked_out_serves_the_other(redis: RedisServer, kind: str) -> None:
+    async def scene() -> None:
+        url = redis.url if kind == "redis" else f"unix://{redis.socket}"
+        async with boxes(2, url) as (here, there):
+            assert await here.ask([1, 2]).target() == "cpu:0"
+            await here.until(lambda: names(redis))
+            (name,) = names(redis)
+            assert name.startswith(b"laxity:1:m:")
+            assert await there.ask([1, 2]).target() == "cache"
+            assert await there.ask([1, 2]).target() == "cache"
+            assert (there.counts["hits"]["redis"], there.counts["hits"]["memory"]) == (1, 1)
+            assert there.ran == 0
+            assert not names(redis, "claim:*")
+
+    asyncio.run(scene())
+
+
+def test_what_is_removed_in_redis_leaves_the_memory_of_boxes(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url) as (here, there):
+            for box in (here, there):
+                assert (await box.ask([1]).good()).outcome is Outcome.COMPLETED
+            await here.until(lambda: names(redis))
+            with redis.client() as client:
+                client.delete(*names(redis))
+            for box in (here, there):
+                await box.until(lambda box=box: box.counts["entries"] == 0)
+            assert await here.ask([1]).target() == "cpu:0"
+            await here.until(lambda: names(redis))
+            with redis.client() as client:
+                client.flushall()
+            await here.until(lambda: here.counts["entries"] == 0)
+
+    asyncio.run(scene())
+
+
+def test_an_answer_is_kept_no_longer_than_redis_keeps_it(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(2, f"{redis.url}?protocol=2", ttl_s=0.2) as (here, there):
+            assert not here.redis["invalidation"]
+            assert await here.ask([1]).target() == "cpu:0"
+            await asyncio.sleep(0.1)
+            await there.ask([1]).good()
+            await asyncio.sleep(0.12)
+            await there.ask([1]).good()
+            assert there.ran >= 1
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_cannot_tell_of_changes_is_used_all_the_same(redis: RedisServer) -> None:
+    with redis.client() as client:
+        allowed = "+client|setname", "+client|setinfo"
+        client.execute_command("ACL", "SETUSER", "default", "-client", *allowed)
+
+    async def scene() -> None:
+        async with boxes(2, redis.url) as (here, there):
+            assert not here.redis["invalidation"]
+            assert await here.ask([1]).target() == "cpu:0"
+            await here.until(lambda: names(redis))
+            assert await there.ask([1]).target() == "cache"
+
+    asyncio.run(scene())
+
+
+def test_a_password_opens_and_is_not_shown(redis: RedisServer) -> None:
+    with redis.client() as client:
+        client.config_set("requirepass", "open sesame")
+
+    async def scene() -> None:
+        url = redis.url.replace("//", "//:open%20sesame@")
+        async with boxes(1, url) as (box,):
+            assert "sesame" not in str(box.redis)
+            assert box.redis["url"] == redis.url
+        async with a_box(url=redis.url) as box:
+            await box.until(lambda: "authenticated" in box.redis["problem"])
+            assert await box.ask([1]).target() == "cpu:0"
+            assert box.counts["skipped"]["away"] == 1
+
+    asyncio.run(scene())
+
+
+def test_redis_may_be_reached_by_tls(redis: RedisServer, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    certificate.configure_cert(context)
+
+    async def scene() -> None:
+        async with relay(redis, tls=context) as port:
+            trusting = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/ca.pem"
+            async with boxes(2, trusting) as (here, there):
+                assert await here.ask([1]).target() == "cpu:0"
+                await here.until(lambda: names(redis))
+                assert await there.ask([1]).target() == "cache"
+            async with a_box(url=f"rediss://127.0.0.1:{port}/0") as box:
+                await box.until(lambda: "certificate verify failed" in box.redis["problem"])
+
+    asyncio.run(scene())
+
+
+# -- one run among boxes
+
+
+def test_a_box_waits_for_another_that_is_at_it(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url, run_ms=500.0) as (here, there):
+            here.holds = True
+            first = here.ask([1])
+            await here.until(lambda: here.runs)
+            others = there.ask_all([[1]] * 2)
+            await there.until(lambda: there.redis["asking"] == 1)
+            here.worker.finish()
+            assert await first.target() == "cpu:0"
+            for one in others:
+                assert await one.target() == "cache (running)"
+            assert there.ran == 0
+            assert not names(redis, "claim:*")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("how", ["gone", "failed", "too slow", "redis killed"])
+def test_a_box_waits_for_no_other_at_its_own_cost(redis: RedisServer, how: str) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url, run_ms=100.0) as (here, there):
+            here.holds = True
+            first = here.ask([1])
+            await here.until(lambda: here.runs)
+            second = there.ask([1], deadline_ms=3_000)
+            await there.until(lambda: there.redis["asking"] == 1)
+            if how == "gone":
+                here.cache.cancel(first.id)
+            elif how == "failed":
+                here.worker.finish("no")
+            elif how == "redis killed":
+                redis.kill()
+            assert await second.target() == "cpu:0"
+            assert there.ran == 1
+            if how != "failed":
+                here.worker.finish()
+            await first.answer()
+
+    asyncio.run(scene())
+
+
+# -- whatever becomes of Redis
+
+
+GARBAGE: list[Any] = [b"", b"\xc1", b"null", b"\x80", b"\x96" + b"\x01" * 6, bytes(10**6), "a list"]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_is_no_answer_and_is_replaced(redis: RedisServer, garbage: Any) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url) as (here, there):
+            await here.ask([1]).good()
+            await here.until(lambda: names(redis))
+            (name,) = names(redis)
+            with redis.client() as client:
+                client.delete(name)
+                if garbage == "a list":
+                    client.rpush(name, "x")
+                else:
+                    client.set(name, garbage)
+            await here.until(lambda: here.counts["entries"] == 0)
+            assert await there.ask([1]).target() == "cpu:0"
+            assert there.counts["invalid"] >= (garbage != b"")
+            await there.until(lambda: not here.ask([1]).answers or True)
+            assert await there.ask([1]).target() == "cache"
+            await there.until(lambda: readable(redis, name))
+
+    def readable(redis: RedisServer, name: bytes) -> bool:
+        with redis.client() as client:
+            return bool(client.type(name) == b"string" and client.strlen(name) < 1000)
+
+    asyncio.run(scene())
+
+
+def test_another_questions_answer_is_garbage(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url) as (here, there):
+            await here.ask([1]).good()
+            await here.until(lambda: names(redis))
+            (one,) = names(redis)
+            await here.ask([2]).good()
+            await here.until(lambda: len(names(redis)) == 2)
+            (two,) = set(names(redis)) - {one}
+            forged = Kept([["y", "float32", [1]]], memoryview(bytes(4)), "v", "onnxruntime")
+            with redis.client() as client:
+                client.copy(two, one, replace=True)
+                client.set(two, pack(bytes(32), forged))
+            for x in (1, 2):
+                assert await there.ask([x]).target() == "cpu:0"
+            assert there.counts["invalid"] >= 2
+
+    asyncio.run(scene())
+
+
+def test_a_full_redis_costs_hits_alone() -> None:
+    server = RedisServer("--maxmemory", "2mb", "--maxmemory-policy", "noeviction")
+
+    async def scene() -> None:
+        async with boxes(1, server.url) as (box,):
+            for number in range(40):
+                x = np.full(40_000, number, np.float32)
+                assert await box.ask(x).target() == "cpu:0"
+                assert await box.ask(x).target() == "cache"
+            await box.until(lambda: box.redis["refused"])
+            assert box.redis["open"]
+
+    try:
+        asyncio.run(scene())
+    finally:
+        server.close()
+
+
+async def play(box: Box, seconds: float, first: int, deadline_ms: float) -> list[Asked]:
+    """Requests every 2 ms, half of them for what was asked before."""
+    asked: list[Asked] = []
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        number = first + len(asked) - len(asked) % 2
+        asked.append(box.ask([number], deadline_ms=deadline_ms))
+        await asyncio.sleep(0.002)
+    return asked
+
+
+@pytest.mark.parametrize("how", ["killed", "hung"])
+def test_no_request_is_lost_or_late_because_redis_is(redis: RedisServer, how: str) -> None:
+    async def scene() -> None:
+        async with boxes(1, redis.url, timeout_ms=100.0) as (box,):
+            asked = await play(box, 0.3, 0, 3_000)
+            if how == "killed":
+                redis.kill()
+            else:
+                redis.hang()
+            asked += await play(box, 0.6, 10_000, 3_000)
+            await box.until(lambda: not box.redis["open"])
+            skipped = box.counts["skipped"]["away"]
+            asked += await play(box, 0.1, 20_000, 3_000)
+            assert box.counts["skipped"]["away"] > skipped
+            if how == "killed":
+                redis.start()
+            else:
+                redis.go_on()
+            await box.until_connected()
+            asked += await play(box, 0.2, 30_000, 3_000)
+            for one in asked:
+                await one.good()
+            assert box.redis["losses"] >= 1
+            await box.until(lambda: names(redis))
+
+    asyncio.run(scene())
+
+
+def test_redis_is_not_asked_where_it_takes_too_much_of_the_budget(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(1, redis.url, run_ms=50.0) as (box,):
+            link = box.cache._lookups.shared.link
+            link._latency_ns.extend([10_000_000] * 64)
+            assert await box.ask([1], deadline_ms=80).answer()
+            assert box.counts["skipped"]["budget"] == 1
+            await box.ask([2], deadline_ms=20_000).good()
+            assert box.counts["skipped"]["budget"] == 1
+
+    asyncio.run(scene())
+
+
+def test_a_slow_redis_makes_nobody_late(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with (
+            relay(redis, delay_s=0.1) as port,
+            boxes(1, f"redis://127.0.0.1:{port}/0") as (box,),
+        ):
+            hurried = [box.ask([number], deadline_ms=300) for number in range(5)]
+            patient = [box.ask([number], deadline_ms=20_000) for number in range(5, 10)]
+            for one in hurried:
+                await one.answer()
+            for one in patient:
+                await one.good()
+            assert box.counts["skipped"]["budget"] == 5
+            await box.until(lambda: len(names(redis)) == 10)
+
+    asyncio.run(scene())
+
+
+def test_a_slow_answer_is_not_waited_for_and_serves_the_next(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url) as (here, there):
+            await here.ask([1]).good()
+            await here.until(lambda: names(redis))
+            redis.hang()
+            one = there.ask([1], deadline_ms=2_000)
+            assert await one.target() == "cpu:0"
+            assert there.counts["gave_up"] == 1
+            redis.go_on()
+
+    asyncio.run(scene())
+
+
+# -- a central Redis
+
+
+def test_a_central_redis_gets_all_of_it_even_after_an_absence(redis: RedisServer) -> None:
+    central = RedisServer()
+    central.kill()
+
+    async def scene() -> None:
+        async with boxes(1, redis.url, central_url=central.url) as (box,):
+            for number in range(5):
+                await box.ask([number]).good()
+            await box.until(lambda: box.counts["central"]["waiting_bytes"] > 0)
+            central.start()
+            await box.until(lambda: box.counts["central"]["written"] == 5)
+            assert box.counts["central"]["waiting_bytes"] == 0
+            assert names(central) == names(redis)
+        async with boxes(1, central.url) as (far,):
+            assert await far.ask([3]).target() == "cache"
+
+    try:
+        asyncio.run(scene())
+    finally:
+        central.close()
+
+
+def test_what_waits_for_a_central_redis_is_bounded() -> None:
+    central = RedisServer()
+    central.kill()
+
+    async def scene() -> None:
+        async with a_box(central_url=central.url, central_mb=1) as box:
+            for number in range(10):
+                await box.ask(np.full(40_000, number, np.float32)).good()
+            about = box.counts["central"]
+            assert about["waiting_bytes"] <= 1_000_000
+            assert about["dropped"] == 4
+            central.start()
+            await box.until(lambda: box.counts["central"]["written"] == 6)
+
+    try:
+        asyncio.run(scene())
+    finally:
+        central.close()

@@ -1,0 +1,311 @@
+"""The counter of durable tasks: messages in, answers out, with the real store and driver."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+
+from scheduler.core.signature import Signature, TensorSpec
+from scheduler.daemon.driver import Driver
+from scheduler.durable.clock import TaskClock
+from scheduler.durable.database import FILE, Database, Op
+from scheduler.durable.desk import TaskDesk
+from scheduler.durable.records import Bounds
+from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound
+from scheduler.ingress.admission import Admission
+from scheduler.ingress.task_door import TaskDoor
+from scheduler.tenants import OWNER, Tenant
+from scheduler.wire import Header, pack_tensors
+from workers.link import ModelCard
+
+S = 10**9
+X = np.array([1.0, 2.0], np.float32)
+CAMERA = Tenant(name="camera", models=("m",), scopes=("infer", "tasks"), queue_share=0.5)
+SIGNATURE = Signature(
+    (TensorSpec("x", "float32", (2,)), TensorSpec("z", "float32", (2,))),
+    (TensorSpec("y", "float32", (2,)),),
+    True,
+)
+
+
+class Clocks:
+    """A wall clock that a test sets, and one that only runs forward."""
+
+    def __init__(self) -> None:
+        self.wall_ns = 1_700_000_000 * S
+        self.boot_ns = 5_000 * S
+
+    def pass_s(self, seconds: float) -> None:
+        self.wall_ns += int(seconds * S)
+        self.boot_ns += int(seconds * S)
+
+    def clock(self) -> TaskClock:
+        return TaskClock(lambda: self.wall_ns, lambda: self.boot_ns)
+
+
+class Counter:
+    """A desk and its door, without a worker: nothing ever runs."""
+
+    def __init__(self, folder: Path, bounds: Bounds = Bounds(), clocks: Clocks | None = None):  # noqa: B008
+        self.driver = Driver()
+        card = ModelCard("m", "", SIGNATURE, ("v",), 8)
+        self.driver.catalog.learn("cpu:0", [card], [])
+        self.admission = Admission(self.driver, 3600 * S)
+        self.clocks = clocks or Clocks()
+        self.desk = TaskDesk(
+            self.driver, folder, bounds, self.admission.is_loaded, self.clocks.clock()
+        )
+        self.door = TaskDoor(self.desk, self.admission, bounds, 30 * 86400 * S)
+
+    async def ask(self, kind: str, tenant: Tenant = OWNER, **fields: Any) -> Any:
+        """The value of the reply to a message, or its error."""
+        answer: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
+        body = fields.pop("body", None)
+        header = {"t": kind, "id": 1, **fields}
+        try:
+            self.door.take(header, body, tenant, lambda said, _: answer.set_result(said))
+        except LaxityError as error:
+            return error
+        said = await asyncio.wait_for(answer, 30)
+        return said["value"] if said["t"] == "reply" else said
+
+    async def submit(self, task: str, tenant: Tenant = OWNER, **fields: Any) -> Any:
+        """What came of a submission."""
+        tensors = fields.pop("tensors", {"x": X, "z": X})
+        specs, buffers = pack_tensors(tensors)
+        body = memoryview(b"".join(buffers))
+        asked = {"model": "m", "in": specs, "budget_ns": 3600 * S, "task": task, **fields}
+        return await self.ask("task", tenant, body=body, **asked)
+
+    async def left_s(self, task: str) -> float:
+        """What a task has left to its deadline."""
+        return float((await self.ask("task_status", task=task))["left_ms"]) / 1e3
+
+    async def close(self) -> None:
+        self.desk.stop()
+        await self.desk.close()
+
+
+def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scene())
+
+
+def test_an_id_is_a_task_of_one_tenant_alone(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks")
+        assert await counter.submit("t") == {"task": "t", "new": True}
+        assert await counter.submit("t") == {"task": "t", "new": False}
+        assert await counter.submit("t", tensors={"z": X, "x": X}) == {"task": "t", "new": False}
+        for other in ({"tensors": {"x": X, "z": X + 1}}, {"priority": 5}, {"variant": "v"}):
+            assert (await counter.submit("t", **other))["code"] == "task_conflict"
+        assert await counter.submit("t", CAMERA) == {"task": "t", "new": True}
+        made = await counter.submit(None)  # type: ignore[arg-type]
+        assert len(made["task"]) == 32
+        listed = await counter.ask("tasks", CAMERA)
+        assert [task["task"] for task in listed["tasks"]] == ["t"]
+        assert listed["counts"] == {"waiting": 1}
+        assert await counter.ask("task_cancel", CAMERA, task="t") == {
+            "task": "t",
+            "cancelled": True,
+        }
+        assert (await counter.ask("task_status", CAMERA, task="t"))["outcome"] == "cancelled"
+        assert (await counter.ask("task_status", task="t"))["outcome"] is None
+        unknown = await counter.ask("task_status", CAMERA, task=made["task"])
+        assert unknown["code"] == "task_not_found"
+        await counter.close()
+
+    run(scene)
+
+
+def test_what_a_tenant_may_not_do_is_refused(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks", Bounds(tasks=4))
+        assert isinstance(await counter.ask("tasks", Tenant(name="x")), Forbidden)
+        strict = Tenant(name="s", models=("other",), scopes=("tasks",))
+        assert (await counter.submit("t", strict))["code"] == ModelNotFound.code
+        assert (await counter.submit("t", budget_ns=31 * 86400 * S))["code"] == InvalidInput.code
+        assert (await counter.submit("t", weight=2.0))["code"] == InvalidInput.code
+        for bad in ("", "x" * 129, "a\nb", 7):
+            assert isinstance(await counter.submit(bad), InvalidInput)  # type: ignore[arg-type]
+        assert [(await counter.submit(f"t{n}", CAMERA)).get("code") for n in range(3)] == [
+            None,
+            None,
+            "overloaded",
+        ]
+        counter.admission.unload("m")
+        assert (await counter.submit("t9"))["code"] == "unavailable"
+        # What was accepted while it was loaded is still known.
+        assert await counter.submit("t1", CAMERA) == {"task": "t1", "new": False}
+        await counter.close()
+
+    run(scene)
+
+
+def test_many_submissions_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[int] = []
+    commit = Database.commit
+
+    def counted(database: Database, ops: Sequence[Op]) -> list[Any]:
+        commits.append(len(ops))
+        return commit(database, ops)
+
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks")
+        await counter.submit("first")
+        commits.clear()
+        answers = await asyncio.gather(*(counter.submit(f"t{n}") for n in range(500)))
+        assert all(answer["new"] for answer in answers)
+        assert (await counter.ask("tasks", count=0))["counts"] == {"waiting": 501}
+        await counter.close()
+
+    monkeypatch.setattr(Database, "commit", counted)
+    run(scene)
+    assert sum(commits) >= 500
+    assert len(commits) < 100
+
+
+def test_a_wait_ends_with_the_task_or_with_its_time(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks")
+        await counter.submit("t")
+        described = await counter.ask("task_result", task="t", wait_ns=10_000_000)
+        assert described["state"] == "waiting"
+        waiting = [
+            asyncio.create_task(counter.ask("task_result", task="t", wait_ns=30 * S))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0.05)
+        await counter.ask("task_cancel", task="t")
+        assert [(await each)["code"] for each in waiting] == ["cancelled"] * 3
+        again = await counter.ask("task_cancel", task="t")
+        assert again == {"task": "t", "cancelled": False}
+        assert counter.desk._waiters == {}
+        await counter.close()
+
+    run(scene)
+
+
+def test_deadlines_outlive_restarts_and_clocks_that_are_set(tmp_path: Path) -> None:
+    folder = tmp_path / "tasks"
+    clocks = Clocks()
+
+    async def first() -> None:
+        counter = Counter(folder, clocks=clocks)
+        await counter.submit("t", budget_ns=1000 * S)
+        clocks.pass_s(100)
+        assert await counter.left_s("t") == 900
+        clocks.wall_ns += 10**9 * S  # somebody sets the clock: 31 years ahead
+        assert await counter.left_s("t") == 900
+        counter.desk._housekeep()
+        assert await counter.left_s("t") == 900
+        await counter.close()
+
+    async def second() -> None:
+        counter = Counter(folder, clocks=clocks)
+        clocks.pass_s(100)
+        assert await counter.left_s("t") == 800
+        counter.desk._housekeep()
+        await counter.close()
+
+    async def third() -> None:
+        clocks.wall_ns -= 20 * 365 * 86400 * S  # a box without a battery for its clock starts
+        clocks.boot_ns = 7 * S
+        counter = Counter(folder, clocks=clocks)
+        assert await counter.left_s("t") == 800
+        counter.desk._housekeep()  # takes the clock as it is now, and moves the deadlines along
+        clocks.wall_ns += 20 * 365 * 86400 * S  # NTP
+        counter.desk._housekeep()
+        assert await counter.left_s("t") == 800
+        clocks.pass_s(801)
+        assert await counter.left_s("t") == -1
+        await counter.close()
+
+    run(first)
+    run(second)
+    run(third)
+
+
+def test_results_are_kept_for_their_time(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks", Bounds(keep_results_ms=60_000))
+        for number in range(3):
+            await counter.submit(f"t{number}")
+        await counter.ask("task_cancel", task="t0")
+        counter.clocks.pass_s(40)
+        await counter.ask("task_cancel", task="t1")
+        counter.clocks.pass_s(40)
+        counter.desk._housekeep()
+        await counter.submit("t3")
+        listed = await counter.ask("tasks")
+        assert [task["task"] for task in listed["tasks"]] == ["t3", "t2", "t1"]
+        await counter.close()
+
+    run(scene)
+
+
+def test_a_file_that_may_not_grow_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks")
+        await counter.submit("before")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        size = (tmp_path / "tasks" / f"{FILE}-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5_000, hard))
+        try:
+            answers = [await counter.submit(f"t{number}") for number in range(4)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        refused = [answer["code"] for answer in answers if "code" in answer]
+        assert refused
+        assert set(refused) <= {"unavailable", "overloaded"}
+        kept = [answer["task"] for answer in answers if "code" not in answer]
+        after = await counter.submit("after")
+        assert after == {"task": "after", "new": True}
+        listed = await counter.ask("tasks")
+        names = {task["task"] for task in listed["tasks"]}
+        assert names == {"before", "after", *kept}
+        await counter.close()
+
+    run(scene)
+
+
+def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path) -> None:
+    async def scene() -> None:
+        (tmp_path / "tasks").write_text("not a folder")
+        counter = Counter(tmp_path / "tasks")
+        answer = await counter.submit("t")
+        assert answer["code"] == "unavailable"
+        assert answer["detail"] == {"durable": False}
+        problem = counter.desk.status()["problem"]
+        assert problem is not None
+        assert "tasks" in problem
+        await counter.close()
+
+    with structlog.testing.capture_logs() as logs:
+        run(scene)
+    assert logs[0]["event"] == "no durable tasks"
+    assert (tmp_path / "tasks").read_text() == "not a folder"
+
+
+def test_a_damaged_store_is_told_to_who_asks(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        await counter.submit("t")
+        await counter.close()
+        data = bytearray((tmp_path / FILE).read_bytes())
+        data[:4096] = bytes(4096)
+        (tmp_path / FILE).write_bytes(data)
+        counter = Counter(tmp_path)
+        listed = await counter.ask("tasks")
+        assert "is damaged" in listed["problem"]
+        assert listed["counts"] == {}
+        assert (await counter.submit("t"))["new"]
+        await counter.close()
+
+    run(scene)

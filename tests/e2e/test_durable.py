@@ -1,0 +1,145 @@
+"""Durable tasks on a real agent: below all requests, and there after whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler import Client, RequestEnded, Result
+from tests.e2e.running_agent import RunningAgent
+
+X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
+DEVICE = {
+    "id": "cpu:0",
+    "runtimes": ["emulated"],
+    "options": {"base_ms": 4.0, "per_item_ms": 1.0, "models": {"gather": {"base_ms": 150.0}}},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("durable")
+
+
+def start(folder: Path, models: Path) -> RunningAgent:
+    return RunningAgent(folder, models, devices=[DEVICE])
+
+
+@pytest.fixture(scope="module")
+def agent(models: Path, folder: Path) -> Iterator[RunningAgent]:
+    agent = start(folder, models)
+    yield agent
+    agent.close()
+
+
+def laxity(agent: RunningAgent, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "scheduler.cli", *arguments, "--url", agent.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def on_time_share(client: Client, seconds: float) -> float:
+    """Of requests at a steady pace, about half of what the device can do."""
+    ended: Counter[str] = Counter()
+
+    def note(future: Future[Result]) -> None:
+        try:
+            ended[future.result().outcome.value] += 1
+        except RequestEnded as error:
+            ended[error.code] += 1
+
+    futures = []
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        futures.append(client.submit("relu", X, deadline_ms=120))
+        futures[-1].add_done_callback(note)
+        time.sleep(0.01)
+    while sum(ended.values()) < len(futures):
+        time.sleep(0.01)
+    print(dict(ended))
+    return ended["completed"] / len(futures)
+
+
+def test_requests_are_in_time_as_if_there_were_no_tasks(agent: RunningAgent) -> None:
+    with Client(agent.url) as client:
+        alone = on_time_share(client, 3)
+        tasks = [client.submit("relu", X, deadline_s=600, durable=True) for _ in range(400)]
+        long = [client.submit("gather", _gather(client), deadline_s=600, durable=True)]
+        beside = on_time_share(client, 3)
+        print(f"{alone:.3f} alone, {beside:.3f} beside tasks")
+        for task in [*tasks, *long]:
+            assert task.result(60).outcome == "completed"
+    # A loaded machine takes requests with it at random; what tasks must not do is add to that.
+    assert beside >= alone - 0.1
+
+
+def _gather(client: Client) -> dict[str, np.ndarray]:
+    (described,) = [m for m in client.models()["models"] if m["name"] == "gather"]
+    return {
+        spec["name"]: np.zeros([size or 1 for size in spec["shape"]], spec["dtype"])
+        for spec in described["inputs"]
+    }
+
+
+def test_tasks_outlive_kills_and_restarts_of_everything(
+    agent: RunningAgent, models: Path, folder: Path
+) -> None:
+    with Client(agent.url) as client:
+        gather = _gather(client)
+        ids = [
+            client.submit("gather", gather, deadline_s=3600, durable=True, id=f"t{n}").id
+            for n in range(60)
+        ]
+        os.kill(agent.pid_of("SchedulerProcess"), signal.SIGKILL)
+        assert client.task("t0").result(60).outcome == "completed"
+        # The same once more is the same task, whether or not the box remembers its models by now.
+        again = client.submit("gather", gather, deadline_s=3600, durable=True, id="t0")
+        assert again.result(60).outcome == "completed"
+        listed = client.tasks(0)
+    assert agent.stop() == 0
+    assert agent.left_over() == []
+    assert listed["counts"]["waiting"] > 0
+    second = start(folder, models)
+    try:
+        with Client(second.url) as client:
+            outcomes = Counter(client.task(id_).result(60).outcome for id_ in ids)
+        assert outcomes == {"completed": 60}
+        _commands_find_them(second, folder)
+    finally:
+        second.close()
+
+
+def _commands_find_them(agent: RunningAgent, folder: Path) -> None:
+    listed = json.loads(laxity(agent, "task", "list", "--json", "--count", "100"))
+    assert {f"t{n}" for n in range(60)} <= {task["id"] for task in listed["tasks"]}
+    assert listed["problem"] is None
+    assert "completed" in laxity(agent, "task", "list")
+    assert json.loads(laxity(agent, "task", "show", "t3", "--json"))["outcome"] == "completed"
+    np.save(folder / "x.npy", X["x"])
+    sent = laxity(agent, "infer", "relu", "-i", str(folder / "x.npy"), "--durable")
+    task_id = sent.strip()
+    out = folder / "out.npz"
+    said = json.loads(laxity(agent, "task", "result", task_id, "--json", "-o", str(out)))
+    assert (said["outcome"], said["runtime"]) == ("completed", "emulated")
+    assert np.load(out)["y"].shape == (3,)
+    cancelled = json.loads(laxity(agent, "task", "cancel", task_id, "--json"))
+    assert cancelled == {"task": task_id, "cancelled": False}
+    with Client(agent.url) as client:
+        durable = client.status()["durable"]
+    assert (durable["waiting"], durable["problem"]) == (0, None)

@@ -1,0 +1,170 @@
+"""The cloud application apart from Ray: its configuration, its memory, its deployment files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from ray.serve import Application
+from ray.serve.schema import ServeDeploySchema
+
+from edge_agent.cloud import application
+from edge_agent.cloud.config import CloudConfig, CloudDevice, load_cloud_config
+from edge_agent.cloud.record import Record, forget_record, read_record
+from edge_agent.cloud.replica import with_threads
+from scheduler.config import ConfigError, load_config
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = ROOT / "deploy/rayservice.yaml"
+DOCKERFILE = ROOT / "deploy/cloud.Dockerfile"
+
+
+def config(folder: Path, **settings: Any) -> CloudConfig:
+    file = folder / "cloud.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    return load_cloud_config(file)
+
+
+# -- configuration
+
+
+def test_the_example_names_every_key_with_its_default() -> None:
+    file = ROOT / "configs/cloud.yaml"
+    written = load_cloud_config(file)
+    defaults = CloudConfig.model_validate({}, context={"base": file.parent})
+    differs = [name for name in CloudConfig.model_fields if name != "devices"]
+    assert {name: getattr(written, name) for name in differs} == {
+        name: getattr(defaults, name) for name in differs
+    }
+    text = file.read_text()
+    assert [name for name in CloudConfig.model_fields if f"{name}:" not in text] == []
+
+
+def test_a_boxs_configuration_is_another_file() -> None:
+    with pytest.raises(ConfigError, match="listen"):
+        load_cloud_config(ROOT / "configs/edge.yaml")
+    with pytest.raises(ConfigError, match="replicas"):
+        load_config(ROOT / "configs/cloud.yaml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"http": "0.0.0.0:8800"}, "token_file: missing, and other machines can reach"),
+        ({"http": "tls://127.0.0.1:8800"}, "HOST:PORT"),
+        ({"replicas": {"min": 0}}, "replicas.min"),
+        ({"replicas": {"min": 3, "max": 2}}, r"max \(2\) is less than min \(3\)"),
+        ({"devices": [{"id": "cpu:0", "cores": [0]}]}, "cpu:0 names cores"),
+        ({"devices": []}, "devices"),
+        ({"devices": [{"id": "cpu:0"}, {"id": "cpu:0"}]}, "its own id"),
+        ({"devices": [{"id": "gpu:0", "gpu": 1}]}, "gpus"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(tmp_path, **settings)
+
+
+def test_an_address_for_others_is_taken_with_a_token(tmp_path: Path) -> None:
+    found = config(tmp_path, http="0.0.0.0:8800", token_file="token")
+    assert found.token_file == tmp_path / "token"
+
+
+def test_a_replica_is_told_what_a_box_would_be(tmp_path: Path) -> None:
+    found = config(tmp_path, models="m", policy={"name": "edf"}, limits={"body_mb": 3})
+    told = found.of_replica(tmp_path / "s.sock")
+    assert told.models == tmp_path / "m"
+    assert told.policy.name == "edf"
+    assert told.limits.body_mb == 3
+    assert [address.path for address in told.listen.all] == [str(tmp_path / "s.sock")]
+    assert not told.journal.enabled
+
+
+def test_a_cpu_device_has_a_thread_for_each_of_its_cpus() -> None:
+    def threads(**settings: Any) -> Any:
+        return with_threads(CloudDevice(**settings)).options.get("threads")
+
+    assert threads(id="cpu:0", cpus=2.5) == 2
+    assert threads(id="cpu:0", cpus=0.5) == 1
+    assert threads(id="cpu:0", cpus=4, options={"threads": 3}) == 3
+    assert threads(id="cpu:0", cpus=4, cores=(0, 1)) is None
+    assert threads(id="gpu:0", cpus=4) is None
+
+
+# -- what `laxity cloud` remembers
+
+
+def record(pid: int | None, started_s: float) -> Record:
+    return Record("laxity", "http://127.0.0.1:1", "127.0.0.1:2", True, pid, started_s, True)
+
+
+def test_what_is_up_is_remembered_as_long_as_its_process_lives(tmp_path: Path) -> None:
+    assert read_record(tmp_path) is None
+    mine = record(os.getpid(), psutil.Process().create_time())
+    mine.write(tmp_path)
+    assert read_record(tmp_path) == mine
+    assert mine.process() == psutil.Process()
+    # Its number may have gone to another process by now, which nobody must end for it.
+    record(os.getpid(), 1.0).write(tmp_path)
+    assert read_record(tmp_path) is None
+    record(None, 1.0).write(tmp_path)
+    assert read_record(tmp_path) is not None
+    forget_record(tmp_path)
+    assert read_record(tmp_path) is None
+
+
+# -- deployment files
+
+
+def documents() -> dict[str, Any]:
+    return {document["kind"]: document for document in yaml.safe_load_all(MANIFEST.read_text())}
+
+
+def test_the_manifests_serve_configuration_is_ray_serves(tmp_path: Path) -> None:
+    found = documents()
+    text = found["RayService"]["spec"]["serveConfigV2"]
+    schema = ServeDeploySchema.model_validate(yaml.safe_load(text))
+    (app,) = schema.applications
+    assert app.import_path == f"{application.__name__}:{application.build.__name__}"
+    (told,) = found["ConfigMap"]["data"].items()
+    assert app.args == {"config": f"/etc/laxity/{told[0]}"}
+    (tmp_path / "cloud.yaml").write_text(told[1])
+    built = application.build({"config": tmp_path / "cloud.yaml"})
+    assert isinstance(built, Application)
+    address = load_cloud_config(tmp_path / "cloud.yaml").http
+    assert (schema.http_options.host, schema.http_options.port) == (address.host, address.port)
+
+
+def test_a_replica_of_the_manifest_fits_a_worker(tmp_path: Path) -> None:
+    found = documents()
+    (tmp_path / "cloud.yaml").write_text(found["ConfigMap"]["data"]["cloud.yaml"])
+    wanted = load_cloud_config(tmp_path / "cloud.yaml")
+    (group,) = found["RayService"]["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    (container,) = group["template"]["spec"]["containers"]
+    cpus = wanted.replicas.cpus + sum(device.cpus for device in wanted.devices)
+    assert cpus <= float(container["resources"]["limits"]["cpu"])
+    assert wanted.replicas.max <= group["maxReplicas"]
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert wanted.token_file is not None
+    folders = {"/etc/laxity", *map(str, (wanted.models, wanted.state_dir))}
+    assert mounted == folders | {str(wanted.token_file.parent)}
+
+
+def test_image_and_manifest_have_the_same_ray_and_the_image_all_packages() -> None:
+    text = DOCKERFILE.read_text()
+    (version,) = re.findall(r"^ARG RAY_VERSION=(\S+)$", text, re.MULTILINE)
+    assert documents()["RayService"]["spec"]["rayClusterConfig"]["rayVersion"] == version
+    copied = set(re.findall(r"^COPY (\S+) /src/\1$", text, re.MULTILINE))
+    packages = re.search(r"\[tool\.hatch\.build\.targets\.wheel\]\npackages = (.*)", pyproject())
+    assert packages is not None
+    assert copied == set(json.loads(packages[1]))
+
+
+def pyproject() -> str:
+    return (ROOT / "pyproject.toml").read_text()

@@ -1,0 +1,222 @@
+"""The HTTP door's answers behind a server of somebody else's, without that server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler import wire
+from scheduler.ingress.http.embedded import EmbeddedDoor
+from scheduler.ingress.http.messages import Response
+from scheduler.ingress.oip.box import Box
+from scheduler.ingress.oip.deadlines import Defaults
+from scheduler.ingress.oip.service import Service
+from scheduler.ingress.oip.shared_memory import SharedMemory
+from scheduler.tenants import OWNER, Access, hash_of, new_token
+from tests.fake_box import FakeBox, Peer, ignore
+from tests.ingress.memory_transport import LIMITS
+
+TENSOR = {"name": "image", "dtype": "float32", "shape": [2]}
+DIGITS = {
+    "name": "digits",
+    "batched": True,
+    "max_batch": 4,
+    "inputs": [TENSOR],
+    "outputs": [TENSOR],
+    "variants": [{"name": "fp32", "targets": [{"target": "cpu:0"}]}],
+    "loaded": True,
+}
+ASKED: dict[str, Any] = {"models": {"models": [DIGITS], "problems": []}}
+ASKED["status"] = {"targets": [{"id": "cpu:0", "up": True}], "draining": False, "policy": {}}
+INFER = "/v2/models/digits/infer"
+BODY = json.dumps(
+    {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 2], "data": [1.5, 2.5]}]}
+).encode()
+
+
+class OneModel(FakeBox):
+    """Answers questions with one model, which is up."""
+
+    def take(self, peer: Peer, header: wire.Header) -> None:
+        if header["t"] in ASKED:
+            peer.send({"t": "reply", "id": header["id"], "value": ASKED[header["t"]]})
+        else:
+            super().take(peer, header)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[OneModel]:
+    box = OneModel(tmp_path / "s")
+    box.start()
+    yield box
+    box.close()
+
+
+def with_door(
+    box: FakeBox, work: Callable[[EmbeddedDoor], Awaitable[Any]], access: Access | None = None
+) -> Any:
+    """What some work with a door gives, on a loop of its own."""
+
+    async def run() -> Any:
+        defaults = Defaults(10_000.0, {})
+        service = Service(
+            Box(box.url), SharedMemory(None), defaults, "laxity", LIMITS.items, "info"
+        )
+        try:
+            return await work(EmbeddedDoor(service, LIMITS, access or Access()))
+        finally:
+            service.box.close()
+
+    return asyncio.run(run())
+
+
+async def parts(*all_of_them: bytes) -> AsyncIterator[bytes]:
+    for part in all_of_them:
+        yield part
+
+
+def ask(
+    box: FakeBox,
+    method: str,
+    path: str,
+    *body: bytes,
+    headers: tuple[tuple[str, str], ...] = (),
+    is_local: bool = True,
+    access: Access | None = None,
+) -> Response:
+    """The answer to one request."""
+
+    async def work(door: EmbeddedDoor) -> Response:
+        return await door.answer(method, path, headers, parts(*body), is_local=is_local)
+
+    found: Response = with_door(box, work, access)
+    return found
+
+
+def said(response: Response) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(b"".join(response.body))
+    return found
+
+
+def test_an_inference_that_comes_in_pieces_is_answered(box: OneModel) -> None:
+    response = ask(box, "POST", INFER, BODY[:10], BODY[10:], b"")
+    assert response.status == 200
+    assert said(response)["outputs"][0]["data"] == [1.5, 2.5]
+    assert ("x-laxity-outcome", "completed") in response.headers
+
+
+def test_the_budget_goes_to_the_scheduler_and_its_refusal_comes_back(box: OneModel) -> None:
+    def refuse(peer: Peer, header: wire.Header) -> None:
+        assert 0 < header["budget_ns"] <= 20e6
+        peer.refuse(header, "infeasible", earliest_budget_ms={"cpu:0": 80.0}, retry_after_ms=1500)
+
+    box.on_infer = refuse
+    response = ask(box, "POST", INFER, BODY, headers=(("x-request-timeout-ms", "20"),))
+    assert response.status == 429
+    assert dict(response.headers)["retry-after"] == "2"
+    assert said(response)["code"] == "infeasible"
+    assert said(response)["earliest_ms"] == 80.0
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("overloaded", 429), ("expired", 504), ("unavailable", 503), ("failed", 500)],
+)
+def test_every_outcome_has_its_status(box: OneModel, code: str, status: int) -> None:
+    box.on_infer = lambda peer, header: peer.refuse(header, code)
+    response = ask(box, "POST", INFER, BODY)
+    assert (response.status, said(response)["code"]) == (status, code)
+
+
+def test_wrong_requests_are_refused_in_the_door(box: OneModel) -> None:
+    assert ask(box, "POST", "/v2/models/none/infer", BODY).status == 404
+    assert ask(box, "POST", INFER, b"{").status == 400
+    assert ask(box, "GET", "/v3").status == 404
+    assert ask(box, "DELETE", "/v2").status == 405
+
+
+def test_head_is_answered_like_get(box: OneModel) -> None:
+    assert ask(box, "HEAD", "/v2/health/ready").status == 200
+
+
+def test_too_large_a_body_is_refused_and_no_longer_counted(box: OneModel) -> None:
+    async def work(door: EmbeddedDoor) -> list[int]:
+        half = bytes(LIMITS.body_bytes // 2 + 1)
+        # As often as would fill what all bodies may hold, were one of them still counted.
+        return [
+            (await door.answer("POST", INFER, (), parts(half, half), is_local=True)).status
+            for _ in range(3)
+        ]
+
+    assert with_door(box, work) == [413, 413, 413]
+
+
+def test_a_body_that_never_ends_is_refused(box: OneModel) -> None:
+    async def never_ends() -> AsyncIterator[bytes]:
+        yield BODY[:10]
+        await asyncio.Event().wait()
+
+    async def work(door: EmbeddedDoor) -> Response:
+        return await door.answer("POST", INFER, (), never_ends(), is_local=True)
+
+    response = with_door(box, work)
+    assert (response.status, said(response)["code"]) == (408, "too_slow")
+
+
+def test_who_shows_no_token_stays_outside(box: OneModel) -> None:
+    token = new_token()
+    access = Access([OWNER.model_copy(update={"tokens": (hash_of(token),)})])
+    for shown, status in ((token, 200), (new_token(), 401), (None, 401)):
+        headers = (("authorization", f"Bearer {shown}"),) if shown else ()
+        asked = ask(box, "GET", "/v2", headers=headers, is_local=False, access=access)
+        assert asked.status == status
+
+
+def test_who_may_come_in_can_change(box: OneModel) -> None:
+    async def work(door: EmbeddedDoor) -> list[int]:
+        async def ask() -> int:
+            return (await door.answer("GET", "/v2", (), parts(), is_local=True)).status
+
+        before = await ask()
+        door.reload(Access([OWNER.model_copy(update={"tokens": (hash_of(new_token()),)})]))
+        return [before, await ask()]
+
+    assert with_door(box, work) == [200, 401]
+
+
+def test_an_address_for_others_lets_nobody_in_without_tokens(box: OneModel) -> None:
+    response = ask(box, "GET", "/v2", is_local=False)
+    assert response.status == 401
+    assert "token_file" in said(response)["error"]
+
+
+def test_web_pages_stay_outside(box: OneModel) -> None:
+    assert ask(box, "GET", "/v2", headers=(("origin", "http://a.example"),)).status == 403
+
+
+def test_a_header_that_comes_twice_counts_as_one(box: OneModel) -> None:
+    seen = (("prefer", "wait=5"), ("prefer", "handling=lenient"))
+    assert ask(box, "POST", INFER, BODY, headers=seen).status == 200
+    _, header = box.wait("infer")[0]
+    assert 4e9 < header["budget_ns"] <= 5e9
+
+
+def test_a_client_that_goes_away_cancels_its_request(box: OneModel) -> None:
+    box.on_infer = ignore
+
+    async def work(door: EmbeddedDoor) -> None:
+        asking = asyncio.create_task(door.answer("POST", INFER, (), parts(BODY), is_local=True))
+        await asyncio.to_thread(box.wait, "infer")
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await asyncio.to_thread(box.wait, "cancel")
+
+    with_door(box, work)
+    (_, asked), (_, cancelled) = box.wait("infer")[0], box.wait("cancel")[0]
+    assert cancelled["id"] == asked["id"]
