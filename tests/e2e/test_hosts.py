@@ -62,6 +62,13 @@ beyond = [(str(host), port) for host, port in addresses
 print(json.dumps([len(doors), beyond]))
 """
 
+_CALLERS = """
+import psutil
+
+open_ = (c for c in psutil.net_connections("tcp") if c.status == "ESTABLISHED")
+print(sum(c.laddr.port == 8700 for c in open_))
+"""
+
 
 class Caller:
     """A client on a host, that asks twenty times a second."""
@@ -155,6 +162,14 @@ def completed(how: str) -> bool:
     return how == "completed"
 
 
+def callers(box: Host, count: int) -> None:
+    """Waits until a box has so many connections."""
+    deadline = time.monotonic() + PATIENCE_S
+    while int(box.run(sys.executable, "-c", _CALLERS).stdout) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
 def serves(box: Host, client: Host, token: str) -> None:
     caller = Caller(client, f"tcp://{box.address}:{PORT}", token)
     try:
@@ -176,6 +191,7 @@ def test_a_client_on_another_host_is_served_again_after_a_cut(site, agents, toke
         time.sleep(max(0, cut + CUT_S - time.monotonic()))
         box.restore()
         caller.wait(completed, 20)
+        callers(box, 1)  # the box has dropped the connection that the client gave up
         summary = caller.stop()
     finally:
         caller.close()
