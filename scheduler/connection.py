@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from scheduler import wire
 from scheduler.errors import ProtocolError, error_from_code
+from scheduler.sockets import CLIENT_GIVES_UP_MS, set_up_tcp
 
 if TYPE_CHECKING:
     from scheduler.address import Address
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 _HANDSHAKE_S = 5.0
 _CLOSED = "the daemon closed the connection"
 _SOCKET_BUFFER_BYTES = 1024 * 1024
-_UNACKNOWLEDGED_MS = 5000
-"""A connection over which nothing gets through for so long is given up for a new one. TCP would try
-again ever more seldom, and after an outage deliver first what nobody waits for any more."""
 _ACCEPTED = wire.FrameLimits(header_bytes=1024 * 1024, body_bytes=1024 * 1024 * 1024)
 
 OnFrame = Callable[["Connection", wire.Header, "wire.Body | None"], None]
@@ -146,10 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             if sock.family == socket.AF_UNIX:
                 sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux alone has it
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        set_up_tcp(sock, CLIENT_GIVES_UP_MS)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""

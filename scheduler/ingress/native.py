@@ -23,6 +23,7 @@ from scheduler.ingress.admission import Admission
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.task_door import TASK_MESSAGES, TaskDoor, closed_for_tasks
+from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
 from scheduler.tenants import ANYONE, OWNER, Access, Tenant
 from scheduler.wire import (
     VERSION,
@@ -194,6 +195,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        if (peer := transport.get_extra_info("socket")) is not None:
+            set_up_tcp(peer, DOOR_GIVES_UP_MS)
         try:
             self._door.enter(self)
         except Overloaded as error:

@@ -22,7 +22,6 @@ from tests.workers.onnx_models import relu, save
 
 PATIENCE_S = 60
 PORT = 8700
-WHOLE_S = 15
 CUT_S = 7
 """Longer than the client waits for a connection over which nothing gets through."""
 
@@ -37,7 +36,7 @@ threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).sta
 with Client(url, token=token, connect_timeout_s=20) as client:
     futures = []
     while not stop.is_set():
-        future = client.submit("relu", {"x": np.float32([-1, 0, 2])}, deadline_ms=500)
+        future = client.submit("relu", {"x": np.float32([-1, 0, 2])}, deadline_ms=1000)
         number = len(futures)
 
         def say(done, number=number):
@@ -61,6 +60,13 @@ addresses = {(ipaddress.ip_address(host), port) for host, port in doors}
 beyond = [(str(host), port) for host, port in addresses
           if not (getattr(host, "ipv4_mapped", None) or host).is_loopback]
 print(json.dumps([len(doors), beyond]))
+"""
+
+_CALLERS = """
+import psutil
+
+open_ = (c for c in psutil.net_connections("tcp") if c.status == "ESTABLISHED")
+print(sum(c.laddr.port == 8700 for c in open_))
 """
 
 
@@ -106,10 +112,8 @@ class Caller:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        with self._process:
+            self._reader.join()
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +162,23 @@ def completed(how: str) -> bool:
     return how == "completed"
 
 
+def callers(box: Host, count: int) -> None:
+    """Waits until a box has so many connections."""
+    deadline = time.monotonic() + PATIENCE_S
+    while int(box.run(sys.executable, "-c", _CALLERS).stdout) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def serves(box: Host, client: Host, token: str) -> None:
+    caller = Caller(client, f"tcp://{box.address}:{PORT}", token)
+    try:
+        caller.wait(completed, 10)
+        caller.stop()
+    finally:
+        caller.close()
+
+
 def test_a_client_on_another_host_is_served_again_after_a_cut(site, agents, token):
     box, client = site.hosts[0], site.hosts[2]
     caller = Caller(client, f"tcp://{box.address}:{PORT}", token)
@@ -166,11 +187,11 @@ def test_a_client_on_another_host_is_served_again_after_a_cut(site, agents, toke
         box.cut()
         cut = time.monotonic()
         caller.wait(lambda how: not completed(how), 20)
+        serves(box, box, token)  # who is on the box itself is served meanwhile
         time.sleep(max(0, cut + CUT_S - time.monotonic()))
         box.restore()
-        back = time.monotonic()
         caller.wait(completed, 20)
-        assert time.monotonic() - back < WHOLE_S
+        callers(box, 1)  # the box has dropped the connection that the client gave up
         summary = caller.stop()
     finally:
         caller.close()
@@ -179,15 +200,8 @@ def test_a_client_on_another_host_is_served_again_after_a_cut(site, agents, toke
     assert summary["status"]["queues"] == []
 
 
-def test_the_other_box_heard_nothing_of_it(site, agents, token):
-    caller = Caller(site.hosts[2], f"tcp://{site.hosts[1].address}:{PORT}", token)
-    try:
-        caller.wait(completed, 10)
-        summary = caller.stop()
-    finally:
-        caller.close()
-    assert {how for _, how in caller.ended} == {"completed"}
-    assert sum(summary["status"]["outcomes"].values()) == summary["sent"]
+def test_the_other_box_serves_as_well(site, agents, token):
+    serves(site.hosts[1], site.hosts[2], token)
 
 
 def test_beyond_its_host_an_agent_shows_its_door_alone(site, agents):

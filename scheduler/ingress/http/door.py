@@ -17,6 +17,7 @@ from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.http.connection import Connection, Turn
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.oip.callers import tenant_of
+from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
 from scheduler.tenants import OWNER, Access, Tenant
 
 _SCRATCH_BYTES = 64 * 1024
@@ -106,8 +107,8 @@ class HttpDoor:
     def caller_of(self, transport: asyncio.BaseTransport) -> Caller:
         """What is known of the other end before it has said anything."""
         peer = transport.get_extra_info("socket")
-        if peer is not None and peer.family != socket.AF_UNIX:
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if peer is not None:
+            set_up_tcp(peer, DOOR_GIVES_UP_MS)
         return Caller(
             is_owner=peer is not None and peer.family == socket.AF_UNIX,
             certificates=certificate_names(transport.get_extra_info("peercert")),
