@@ -81,7 +81,7 @@ class Relay:
 
     def __enter__(self) -> Relay:
         self._thread.start()
-        self._link = self._wait(self._open())
+        self._link = self._run(self._open())
         return self
 
     async def _open(self) -> LinkEmulator:
@@ -89,12 +89,12 @@ class Relay:
         return await link.__aenter__()
 
     def __exit__(self, *_: object) -> None:
-        self._wait(self._link.__aexit__())
+        self._run(self._link.__aexit__())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _wait(self, work: Any) -> Any:
+    def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
@@ -102,8 +102,16 @@ class Relay:
         """HOST:PORT of this end."""
         return self._link.address.partition("://")[2]
 
+    def cut(self) -> None:
+        """Lets nothing through, as a pulled cable does: nobody is told."""
+        self._loop.call_soon_threadsafe(self._link.outage)
+
+    def restore(self) -> None:
+        """Ends that."""
+        self._loop.call_soon_threadsafe(self._link.restore)
+
     def cut_at(self, from_s: float, for_s: float) -> None:
-        """Lets nothing through for a time, as a pulled cable does: nobody is told."""
+        """Does both, so long from now and for so long."""
         loop = self._loop
         loop.call_soon_threadsafe(loop.call_later, from_s, self._link.outage)
         loop.call_soon_threadsafe(loop.call_later, from_s + for_s, self._link.restore)
