@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -32,7 +33,7 @@ import numpy as np
 from benchmarks.doors import free_port
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
-from benchmarks.spawned_agent import spawned_agent
+from benchmarks.spawned_agent import prefer, spawned_agent
 from replay.links import LinkEmulator, OneWay
 from scheduler import Client, LaxityError
 
@@ -44,6 +45,9 @@ SLOW = {"base_ms": 20.0, "per_item_ms": 30.0, "jitter": 0.02}
 """The box: 30 requests a second at most, in the largest batches that are in time."""
 FAST = {"base_ms": 3.0, "per_item_ms": 1.0, "jitter": 0.02}
 """The cloud: 250 and more."""
+NICENESS = int(os.environ.get("NICENESS", "0"))
+"""Below 0 the agents, the relay and the callers come before all else on the machine; for the
+superuser, where others work on it as well."""
 SYNTHETIC_MS = (15.0, 4.0)
 """Round trip and jitter where there is no recording."""
 
@@ -77,7 +81,7 @@ class Relay:
 
     def __enter__(self) -> Relay:
         self._thread.start()
-        self._link = self._wait(self._open())
+        self._link = self._run(self._open())
         return self
 
     async def _open(self) -> LinkEmulator:
@@ -85,12 +89,12 @@ class Relay:
         return await link.__aenter__()
 
     def __exit__(self, *_: object) -> None:
-        self._wait(self._link.__aexit__())
+        self._run(self._link.__aexit__())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _wait(self, work: Any) -> Any:
+    def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
@@ -98,8 +102,16 @@ class Relay:
         """HOST:PORT of this end."""
         return self._link.address.partition("://")[2]
 
+    def cut(self) -> None:
+        """Lets nothing through, as a pulled cable does: nobody is told."""
+        self._loop.call_soon_threadsafe(self._link.outage)
+
+    def restore(self) -> None:
+        """Ends that."""
+        self._loop.call_soon_threadsafe(self._link.restore)
+
     def cut_at(self, from_s: float, for_s: float) -> None:
-        """Lets nothing through for a time, as a pulled cable does: nobody is told."""
+        """Does both, so long from now and for so long."""
         loop = self._loop
         loop.call_soon_threadsafe(loop.call_later, from_s, self._link.outage)
         loop.call_soon_threadsafe(loop.call_later, from_s + for_s, self._link.restore)
@@ -146,7 +158,7 @@ def cloud_agent(folder: Path, models: Path) -> Iterator[tuple[str, str]]:
     port = free_port()
     folder.mkdir()
     doors = {"grpc": f"127.0.0.1:{port}", "native": f"unix://{folder}/bench.sock"}
-    with spawned_agent(folder, models, listen=doors, devices=emulated(FAST)) as url:
+    with spawned_agent(folder, models, NICENESS, listen=doors, devices=emulated(FAST)) as url:
         yield f"127.0.0.1:{port}", url
 
 
@@ -162,7 +174,7 @@ def run(
     folder.mkdir()
     clouds = [] if relay is None else [{"name": "far", "url": f"grpc://{relay.address}", **cloud}]
     with (
-        spawned_agent(folder, models, devices=emulated(SLOW), cloud=clouds) as url,
+        spawned_agent(folder, models, NICENESS, devices=emulated(SLOW), cloud=clouds) as url,
         Client(url) as client,
     ):
         start_s = time.monotonic() + 0.5
@@ -245,6 +257,8 @@ def main() -> int:
         "--pings", type=Path, default=Path("/work/shared/data/network/det6g"), metavar="FOLDER"
     )
     given = parser.parse_args()
+    if NICENESS:
+        prefer(os.getpid(), NICENESS)
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(Path(folder), given.pings, given.seconds)
     during = figures["outage"]["during_outage"]

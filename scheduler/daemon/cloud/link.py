@@ -45,6 +45,10 @@ _RETRY_S = 1.2
 """A probe on a new connection has at least so long: a first packet that is lost is sent again
 after a second (RFC 6298)."""
 
+_MARGIN_NS = 3_000_000_000
+"""A target whose breaker is open stays closed so much longer than the next probe should take, lest
+batches go there because this process was held up."""
+
 _FOREVER_NS = 86_400_000_000_000
 """How long a target is closed whose budget never allows another request."""
 
@@ -224,7 +228,7 @@ class CloudLink:
         except RemoteError as error:
             self._endpoint.reconnect()
             self._open_ns = self._breaker.trip(str(error))
-            self._standing.close_for(self._open_ns + int(self._retry_s() * 1e9))
+            self._close_while_open()
             return
         self._heard_ns = time.monotonic_ns()
         self._breaker.half_open()
@@ -232,6 +236,9 @@ class CloudLink:
 
     def _probe_patience_s(self) -> float:
         return max(_LEAST_PATIENCE_S, 2 * self._meter.slow_round_trip_ns / 1e9)
+
+    def _close_while_open(self) -> None:
+        self._standing.close_for(self._open_ns + int(self._retry_s() * 1e9) + _MARGIN_NS)
 
     def _retry_s(self) -> float:
         return max(_RETRY_S, 4 * self._meter.slow_round_trip_ns / 1e9)
@@ -358,7 +365,7 @@ class CloudLink:
         self._news.set()
         runs = self._forget_runs()
         # Closed first, or what is taken back would be sent there again.
-        self._standing.close_for(open_ns + int(self._retry_s() * 1e9))
+        self._close_while_open()
         self._endpoint.reconnect()
         for run in runs:
             self._listener.on_not_run(run.dispatch.run_id, reason)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.config import CloudConfig
 from scheduler.core.outcomes import Outcome
@@ -18,6 +19,8 @@ from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from workers.link import ModelCard
 
+Value = float | NDArray[np.float32]
+
 
 class Box:
     """A driver with a cloud as its only target, and what its requests came to."""
@@ -26,22 +29,23 @@ class Box:
         self.driver = driver
         self.link = link
 
-    async def ask(self, value: float = 1.0, deadline_ms: float = 2_000, **more: Any) -> Answer:
+    async def ask(self, value: Value = 1.0, deadline_ms: float = 2_000, **more: Any) -> Answer:
         return await self.post(value, deadline_ms, **more)[1]
 
     def post(
         self,
-        value: float = 1.0,
+        value: Value = 1.0,
         deadline_ms: float = 2_000,
         accept_late: bool = False,
         model: str = "double",
     ) -> tuple[int, asyncio.Future[Answer]]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        body = memoryview(np.full(4, value, np.float32).tobytes())
+        x = np.full(4, value, np.float32) if isinstance(value, float) else value
+        size = len(x)
         submission = Submission(
-            RequestClass(model, None, ((4,),)),
-            [["x", "float32", [4]]],
-            body,
+            RequestClass(model, None, ((size,),)),
+            [["x", "float32", [size]]],
+            memoryview(x.tobytes()),
             self.driver.clock_ns() + int(deadline_ms * 1e6),
             3,
             1.0,
@@ -69,10 +73,14 @@ class Box:
         return str(self.link.describe()["breaker"]["state"])
 
 
+def floats(answer: Answer) -> NDArray[np.float32]:
+    assert answer.outputs is not None
+    return np.frombuffer(answer.outputs[1], np.float32)
+
+
 def numbers(answer: Answer) -> list[float]:
     assert answer.outcome is Outcome.COMPLETED, answer
-    assert answer.outputs is not None
-    return list(np.frombuffer(answer.outputs[1], np.float32))
+    return list(floats(answer))
 
 
 CARD = ModelCard(

@@ -1,0 +1,161 @@
+"""The protocol over HTTP, against a server that is not laxity's and can be told any fault."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from aiohttp import web
+
+from scheduler.core.outcomes import Outcome
+from tests.daemon.cloud.boxes import Box, box_of, numbers
+
+LENGTH = "Inference-Header-Content-Length"
+TENSOR = {"datatype": "FP32", "shape": [-1, 4]}
+Answer = Callable[[web.Request, dict[str, Any], bytes], Awaitable[web.StreamResponse]]
+
+
+async def good(request: web.Request, said: dict[str, Any], tensors: bytes) -> web.StreamResponse:
+    x = 2 * np.frombuffer(tensors, np.float32)
+    shape = said["inputs"][0]["shape"]
+    output = {"name": "y", "datatype": "FP32", "shape": shape}
+    output["parameters"] = {"binary_data_size": x.nbytes}
+    head = orjson.dumps({"model_name": "double", "outputs": [output]})
+    return web.Response(body=head + x.tobytes(), headers={LENGTH: str(len(head))})
+
+
+class HttpServer:
+    """One model, `double`."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = good
+        self.asked: list[tuple[web.Request, dict[str, Any]]] = []
+
+    async def start(self) -> str:
+        app = web.Application()
+        app.router.add_get("/base/v2/health/live", self._live)
+        app.router.add_get("/base/v2/models/double", self._describe)
+        app.router.add_post("/base/v2/models/double/infer", self._infer)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        return f"http://127.0.0.1:{self._runner.addresses[0][1]}/base"
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _live(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _describe(self, request: web.Request) -> web.Response:
+        tensors = {side: [{"name": n, **TENSOR}] for side, n in (("inputs", "x"), ("outputs", "y"))}
+        return web.json_response({"name": "double", "versions": ["1"], **tensors})
+
+    async def _infer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        size = int(request.headers[LENGTH])
+        said = orjson.loads(body[:size])
+        self.asked.append((request, said))
+        return await self.answer(request, said, body[size:])
+
+
+def with_http(
+    folder: Path, test: Callable[[Box, HttpServer], Awaitable[None]], **settings: Any
+) -> None:
+    async def run() -> None:
+        far = HttpServer()
+        url = await far.start()
+        try:
+            async with box_of(url, folder, **settings) as box:
+                await box.until(lambda: box.is_up)
+                await test(box, far)
+        finally:
+            await far.stop()
+
+    asyncio.run(run())
+
+
+def test_batches_go_as_binary_tensors_with_what_is_left_of_the_deadline(tmp_path: Path):
+    async def test(box: Box, far: HttpServer) -> None:
+        answers = await asyncio.gather(*[box.ask(float(v), 20_000) for v in range(30)])
+        assert [numbers(answer)[0] for answer in answers] == [2.0 * v for v in range(30)]
+        request, said = far.asked[-1]
+        left_ms = float(request.headers["x-request-timeout-ms"])
+        assert 0 < left_ms < 20_000
+        assert said["parameters"]["timeout"] == pytest.approx(left_ms * 1e3, rel=0.01)
+        assert request.headers["x-project"] == "42"
+
+    with_http(tmp_path, test, headers={"X-Project": "42"})
+
+
+def status(code: int, **headers: str) -> Answer:
+    async def answer(request: web.Request, said: Any, tensors: bytes) -> web.StreamResponse:
+        return web.json_response({"error": "no"}, status=code, headers=headers)
+
+    return answer
+
+
+async def broken_off(request: web.Request, said: Any, tensors: bytes) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b"{")
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [status(429), status(503), status(500), status(502), status(404), status(400), broken_off],
+    ids=["429", "503", "500", "502", "404", "400", "broken off"],
+)
+def test_after_a_fault_that_passes_the_request_is_served(tmp_path: Path, fault: Answer):
+    async def test(box: Box, far: HttpServer) -> None:
+        faults = [fault]
+
+        async def once(request: web.Request, said: Any, tensors: bytes) -> web.StreamResponse:
+            return await (faults.pop() if faults else good)(request, said, tensors)
+
+        far.answer = once
+        assert numbers(await box.ask(2.0, 20_000)) == [4.0] * 4
+
+    with_http(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b'{"outputs": 3}',
+        b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}',
+        b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": "x", '
+        b'"parameters": {"binary_data_size": -1}}]}',
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_a_failure(tmp_path: Path, body: bytes):
+    async def test(box: Box, far: HttpServer) -> None:
+        async def answer(request: web.Request, said: Any, tensors: bytes) -> web.StreamResponse:
+            return web.Response(body=body)
+
+        far.answer = answer
+        answered = await box.ask(deadline_ms=20_000)
+        assert answered.outcome is Outcome.FAILED
+        assert "answers" in answered.reason
+
+    with_http(tmp_path, test)
+
+
+def test_a_redirect_is_not_followed_with_the_token(tmp_path: Path):
+    async def test(box: Box, far: HttpServer) -> None:
+        far.answer = status(307, Location="http://127.0.0.1:9/elsewhere")
+        assert (await box.ask(deadline_ms=20_000)).outcome is Outcome.FAILED
+
+    with_http(tmp_path, test)

@@ -1,0 +1,94 @@
+"""Servers behind TLS: whom they are taken for, and whom they take the box for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+
+from scheduler.config_problems import ConfigError
+from tests.daemon.cloud.boxes import box_of, numbers
+from tests.daemon.cloud.far_server import FarServer
+
+
+class Certificates:
+    """A CA's files, and the server that it vouches for."""
+
+    def __init__(self, folder: Path):
+        self.authority = trustme.CA()
+        self.ca, self.cert, self.key = (folder / name for name in ("ca.pem", "box.pem", "box.key"))
+        self.authority.cert_pem.write_to_path(self.ca)
+        box = self.authority.issue_cert("box.example")
+        box.cert_chain_pems[0].write_to_path(self.cert)
+        box.private_key_pem.write_to_path(self.key)
+
+    def server(self, mutual: bool) -> grpc.ServerCredentials:
+        issued = self.authority.issue_cert("localhost")
+        pair = issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+        return grpc.ssl_server_credentials([pair], self.authority.cert_pem.bytes(), mutual)
+
+
+def outcome_of(folder: Path, mutual: bool, tls: dict[str, Any], files: Certificates) -> str:
+    """What becomes of a box that uses such a server."""
+
+    async def run() -> str:
+        far = await FarServer().start(files.server(mutual))
+        try:
+            url = f"grpcs://localhost:{far.port}"
+            async with box_of(url, folder, tls=tls) as box:
+                texts = ("starting", "looking at the server")
+                told = lambda: box.driver.status()["targets"][0]["progress"]["text"]  # noqa: E731
+                await box.until(lambda: told() not in texts)
+                if box.is_up:
+                    assert numbers(await box.ask(2.0, 20_000)) == [4.0] * 4
+                return str(told())
+        finally:
+            await far.stop()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+def test_a_server_whose_authority_is_known_is_used(tmp_path: Path, files: Certificates):
+    assert outcome_of(tmp_path, False, {"ca": files.ca}, files) == "ready"
+
+
+def test_a_server_that_asks_for_a_certificate_gets_it(tmp_path: Path, files: Certificates):
+    tls = {"ca": files.ca, "cert": files.cert, "key": files.key}
+    assert outcome_of(tmp_path, True, tls, files) == "ready"
+
+
+def test_a_server_of_an_unknown_authority_is_not_spoken_to(tmp_path: Path, files: Certificates):
+    stranger = tmp_path / "stranger.pem"
+    trustme.CA().cert_pem.write_to_path(stranger)
+    assert "UNAVAILABLE" in outcome_of(tmp_path, False, {"ca": stranger}, files)
+
+
+def test_certificates_that_can_not_be_read_are_said_at_the_start(tmp_path: Path):
+    async def run() -> None:
+        async with box_of("grpcs://localhost:1", tmp_path, tls={"ca": tmp_path / "none.pem"}):
+            pass
+
+    with pytest.raises(ConfigError, match=r"cloud 'far'.*certificates can't be used"):
+        asyncio.run(run())
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("t" * 32)
+    token.chmod(0o644)
+
+    async def run() -> None:
+        async with box_of("grpcs://localhost:1", tmp_path, token_file=token):
+            pass
+
+    with pytest.raises(ConfigError, match="chmod 600"):
+        asyncio.run(run())
