@@ -23,12 +23,14 @@ import argparse
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -62,6 +64,19 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
 
 
+def with_its_parent(target: Callable[..., None], *arguments: Any) -> None:
+    """Runs something in a process that ends with the one that started it, however that ends."""
+
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    target(*arguments)
+
+
 class KilledBox:
     """The processes."""
 
@@ -73,15 +88,17 @@ class KilledBox:
         # Boxes are forked from a process that has imported everything: they start at once.
         self._forks = multiprocessing.get_context("forkserver")
         self._forks.set_forkserver_preload(["benchmarks.task_box"])
-        self._worker = self._forks.Process(target=run_worker, args=(folder / "w.sock", self.log))
-        self._worker.start()
+        self._worker = self._start(run_worker, folder / "w.sock", self.log)
         self._box: BaseProcess | None = None
 
     def start(self) -> None:
         """Starts the box."""
-        paths = self.folder, self.folder / "w.sock"
-        self._box = self._forks.Process(target=serve, args=(*paths, Bounds()))
-        self._box.start()
+        self._box = self._start(serve, self.folder, self.folder / "w.sock", Bounds())
+
+    def _start(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
+        process = self._forks.Process(target=with_its_parent, args=(target, *arguments))
+        process.start()
+        return process
 
     def kill(self) -> None:
         """Ends the box with SIGKILL."""

@@ -31,11 +31,11 @@ TaskId = Annotated[str, typer.Argument(help="As `laxity infer --durable` printed
     context_settings=SETTINGS,
     epilog=examples(
         ("laxity task list", "the newest, and how many there are"),
-        ("laxity task list --count 1000 --json | jq .counts", "for scripts"),
+        ("laxity task list --count 0 --json | jq .counts", "for scripts"),
     ),
 )
 def list_(
-    count: Annotated[int, typer.Option(min=0, max=1000, help="How many at most.")] = 20,
+    count: Annotated[int, typer.Option(min=0, max=250, help="How many at most.")] = 20,
     before: Annotated[
         str | None, typer.Option(metavar="ID", help="Those submitted before this one.")
     ] = None,

@@ -294,7 +294,7 @@ class Client:
         """The durable tasks of this caller.
 
         Args:
-            count: How many to list at most, the newest first.
+            count: How many to list at most, the newest first; up to 250.
             before: The id of the task from before which to list.
 
         Returns:

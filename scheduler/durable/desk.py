@@ -19,10 +19,16 @@ from scheduler.durable.feeder import Feeder
 from scheduler.durable.lanes import Waiting, Where, waiting_from
 from scheduler.durable.records import Asked, Bounds, Content, Ended, Kept, NewTask, class_of
 from scheduler.durable.store import Store, Then
-from scheduler.errors import LaxityError, TaskNotFound
+from scheduler.errors import LaxityError, Overloaded, TaskNotFound
 
 TAKEN_AT_ONCE = 1_000
 """Tasks that are taken over from the disk in one turn of the loop."""
+
+MOST_WAITS = 10_000
+"""Callers that wait for the end of a task at once."""
+
+FETCHED_BYTES = 256_000_000
+"""Results on their way from the disk to who asked, unless a single one takes more."""
 
 HOUSEKEEPING_S = 60.0
 """How often expired results are removed and the clocks compared."""
@@ -73,6 +79,8 @@ class TaskDesk:
         self._clock = clock or TaskClock()
         self._store = Store(folder, bounds, self._loop)
         self._feeder = Feeder(driver, self._store, self._clock, may_run, self._ended)
+        self._waits = 0
+        self._fetching_bytes = 0
         self._waiters: dict[int, list[Callable[[], None]]] = {}
         self._early: list[Callable[[], None]] | None = []
         self._chores = self._loop.call_later(0, self._housekeep)
@@ -150,34 +158,54 @@ class TaskDesk:
         """Whether a task is kept already, with that content."""
         self._store.write(lambda db: db.find(tenant, id_, asked.digest()) is not None, then)
 
-    def fetch(self, tenant: str, id_: str, wait_ns: int, then: Then) -> None:
-        """What is known of a task, with its result.
+    def fetch(self, tenant: str, id_: str, wait_ns: int | None, then: Then) -> None:
+        """What is known of a task, with its result where that is waited for.
 
         Args:
             tenant: Whose it is.
             id_: Its id.
-            wait_ns: For how long to wait for its end.
-            then: Told a `Found`, or `TaskNotFound`.
+            wait_ns: For how long to wait for its end; None leaves its result out.
+            then: Told a `Found`, `TaskNotFound`, or `Overloaded` where too many ask at once.
         """
         if self._defer(partial(self.fetch, tenant, id_, wait_ns, then)):
             return
-        end_s = self._loop.time() + wait_ns / 1e9
+        end_s = self._loop.time() + (wait_ns or 0) / 1e9
 
-        def looked(found: tuple[Kept, Any] | LaxityError) -> None:
-            if isinstance(found, LaxityError):
-                then(found)
+        def looked(kept: Kept | LaxityError) -> None:
+            if isinstance(kept, LaxityError):
+                then(kept)
                 return
-            kept, result = found
             left_s = end_s - self._loop.time()
-            if kept.outcome is None and left_s > 0:
-                self._wait(kept.seq, left_s, again)
+            if kept.outcome is Outcome.COMPLETED and wait_ns is not None:
+                self._fetch_result(kept, then)
+            elif kept.outcome is not None or left_s <= 0:
+                then(self._found(kept))
+            elif self._waits >= MOST_WAITS:
+                text = f"{MOST_WAITS} callers wait for tasks already"
+                then(Overloaded(text, {"limit": "waits"}))
             else:
-                then(self._found(kept, result))
+                self._wait(kept.seq, left_s, again)
 
         def again() -> None:
-            self._store.read(partial(_kept_with_result, tenant=tenant, id_=id_), looked)
+            self._store.read(partial(_kept, tenant=tenant, id_=id_), looked)
 
         again()
+
+    def _fetch_result(self, kept: Kept, then: Then) -> None:
+        if self._fetching_bytes and self._fetching_bytes + kept.bytes > FETCHED_BYTES:
+            text = "results on their way out fill the memory there is for them"
+            then(Overloaded(text, {"limit": "bytes"}))
+            return
+        self._fetching_bytes += kept.bytes
+
+        def fetched(result: tuple[dict[str, Any], bytes] | LaxityError | None) -> None:
+            self._fetching_bytes -= kept.bytes
+            if result is None:
+                then(not_found(kept.id))  # it has expired just now
+            else:
+                then(result if isinstance(result, LaxityError) else self._found(kept, result))
+
+        self._store.read(lambda db: db.result(kept.seq), fetched)
 
     def cancel(self, tenant: str, id_: str, then: Then) -> None:
         """Ends a task as cancelled; `then` is told whether it had not ended before."""
@@ -266,15 +294,18 @@ class TaskDesk:
             again()  # it ended while it was looked up
             return
         waiters = self._waiters.setdefault(seq, [])
+        self._waits += 1
 
         def late() -> None:
             waiters.remove(wake)
             if not waiters:
                 self._waiters.pop(seq, None)
+            self._waits -= 1
             again()
 
         def wake() -> None:
             timer.cancel()
+            self._waits -= 1
             again()
 
         timer = self._loop.call_later(seconds, late)
@@ -305,11 +336,11 @@ class TaskDesk:
         self._store.write(lambda db: db.purge(before_ms), purged)
 
 
-def _kept_with_result(db: Database, tenant: str, id_: str) -> tuple[Kept, Any]:
+def _kept(db: Database, tenant: str, id_: str) -> Kept:
     kept = db.kept(tenant, id_)
     if kept is None:
         raise not_found(id_)
-    return kept, db.result(kept.seq) if kept.outcome is not None else None
+    return kept
 
 
 def not_found(id_: str) -> TaskNotFound:

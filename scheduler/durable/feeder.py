@@ -47,6 +47,9 @@ HORIZON_NS = 10_000_000_000
 so that one which sends at the last moment does not sit on it for days. A task that ends by this is
 tried again."""
 
+LONGEST_REASON = 500
+"""What is kept of the reason for an end, in characters."""
+
 _LONGEST = 20
 
 _SLACK = 1_000
@@ -322,6 +325,7 @@ class Feeder:
         body = outputs[1] if outputs is not None else None
         size = len(body) if body is not None else 0
         self._ending_bytes += size
+        reason = reason[:LONGEST_REASON]
         ended = Ended(task.seq, outcome, reason, self._clock.wall_ms(), header, body)
         self._store.write(lambda db: db.end(ended), partial(self._written, task, size))
 

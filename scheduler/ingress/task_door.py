@@ -20,7 +20,8 @@ TASK_MESSAGES = frozenset(("task", "task_result", "task_status", "task_cancel", 
 LONGEST_WAIT_NS = 60_000_000_000
 """How long one question may wait for the end of a task."""
 
-MOST_LISTED = 1_000
+MOST_LISTED = 250
+"""Whatever their ids and reasons, so many fit into the header of an answer."""
 
 Say = Callable[[Header, Sequence[Any]], None]
 """Sends a message with its body, at any later time."""
@@ -75,7 +76,7 @@ class TaskDoor:
         if kind == "task_cancel":
             self.desk.cancel(tenant.name, id_, found)
         else:
-            wait_ns = _wait_ns(header) if kind == "task_result" else 0
+            wait_ns = _wait_ns(header) if kind == "task_result" else None
             self.desk.fetch(tenant.name, id_, wait_ns, found)
 
     # -- submitting
@@ -117,7 +118,8 @@ class TaskDoor:
         answer: Callable[[Any], None],
     ) -> None:
         budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_deadline_ns)
-        priority, weight, late = urgency(header)
+        _, weight, late = urgency(header)
+        priority = tenant.priority(header.get("priority"))
         if weight != 1 or late:
             raise InvalidInput("a durable task has neither weight nor late")
         shape, specs, body = self._admission.item(header, asked.body, tenant)

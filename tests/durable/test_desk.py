@@ -127,10 +127,15 @@ def test_an_id_is_a_task_of_one_tenant_alone(tmp_path: Path) -> None:
 def test_what_a_tenant_may_not_do_is_refused(tmp_path: Path) -> None:
     async def scene() -> None:
         counter = Counter(tmp_path / "tasks", Bounds(tasks=4))
+        assert isinstance(await counter.ask("tasks", count=251), InvalidInput)
         assert isinstance(await counter.ask("tasks", Tenant(name="x")), Forbidden)
         strict = Tenant(name="s", models=("other",), scopes=("tasks",))
         assert (await counter.submit("t", strict))["code"] == ModelNotFound.code
         assert (await counter.submit("t", budget_ns=31 * 86400 * S))["code"] == InvalidInput.code
+        modest = Tenant(name="modest", scopes=("tasks",), max_priority=5)
+        assert (await counter.submit("t", modest, priority=4))["code"] == Forbidden.code
+        assert (await counter.submit("t", modest))["new"]
+        assert (await counter.ask("task_status", modest, task="t"))["priority"] == 5
         assert (await counter.submit("t", weight=2.0))["code"] == InvalidInput.code
         for bad in ("", "x" * 129, "a\nb", 7):
             assert isinstance(await counter.submit(bad), InvalidInput)  # type: ignore[arg-type]
@@ -186,9 +191,27 @@ def test_a_wait_ends_with_the_task_or_with_its_time(tmp_path: Path) -> None:
         assert [(await each)["code"] for each in waiting] == ["cancelled"] * 3
         again = await counter.ask("task_cancel", task="t")
         assert again == {"task": "t", "cancelled": False}
-        assert counter.desk._waiters == {}
+        assert (counter.desk._waiters, counter.desk._waits) == ({}, 0)
         await counter.close()
 
+    run(scene)
+
+
+def test_too_many_that_wait_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks")
+        await counter.submit("t")
+        first = asyncio.create_task(counter.ask("task_result", task="t", wait_ns=30 * S))
+        while not counter.desk._waits:
+            await asyncio.sleep(0.01)
+        refused = await counter.ask("task_result", task="t", wait_ns=S)
+        assert (refused["code"], refused["detail"]) == ("overloaded", {"limit": "waits"})
+        assert (await counter.ask("task_result", task="t"))["state"] == "waiting"
+        await counter.ask("task_cancel", task="t")
+        assert (await first)["code"] == "cancelled"
+        await counter.close()
+
+    monkeypatch.setattr("scheduler.durable.desk.MOST_WAITS", 1)
     run(scene)
 
 
