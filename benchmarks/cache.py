@@ -86,6 +86,8 @@ def figures(url: str, small: list[Any], large: list[Any], target: str) -> Any:
 def fill(url: str, small: list[Any], large: list[Any]) -> None:
     """Has every answer worked out once, and kept."""
     with Client(url) as client:
+        while (redis := client.status()["cache"]["redis"]) is not None and not redis["open"]:
+            time.sleep(0.1)
         for model, inputs in (("noop", small), ("echo", large)):
             for x in inputs:
                 client.infer(model, {"x": x}, deadline_ms=5_000)

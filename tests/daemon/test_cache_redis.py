@@ -199,6 +199,57 @@ def test_a_box_waits_for_another_that_is_at_it(redis: RedisServer) -> None:
     asyncio.run(scene())
 
 
+def test_a_more_urgent_request_does_not_wait_for_its_own_box(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(1, redis.url, run_ms=100.0) as (box,):
+            box.holds = True
+            first = box.ask([1], deadline_ms=30_000)
+            await box.until(lambda: box.runs)
+            second = box.ask([1], deadline_ms=20_000)
+            await box.until(lambda: box.counts["misses"] == 2)
+            box.holds = False
+            while not (first.answers and second.answers):
+                await box.until(lambda: box.runs or (first.answers and second.answers))
+                if box.runs:
+                    box.worker.finish()
+            assert box.counts["gave_up"] == 0
+            assert not box.cache._lookups._claims
+            assert not names(redis, "claim:*")
+
+    asyncio.run(scene())
+
+
+def test_the_largest_answer_that_is_kept_can_be_read(redis: RedisServer) -> None:
+    async def scene() -> None:
+        x = np.zeros(250, np.float32)
+        async with boxes(2, redis.url, max_value_kb=1) as (here, there):
+            assert await here.ask(x).target() == "cpu:0"
+            await here.until(lambda: names(redis))
+            assert await there.ask(x).target() == "cache"
+            assert await here.ask(np.zeros(251)).target() == "cpu:0"
+            assert await here.ask(np.zeros(251)).target() == "cpu:0"
+
+    asyncio.run(scene())
+
+
+def test_who_waits_for_another_box_may_be_cancelled(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url, run_ms=100.0) as (here, there):
+            here.holds = True
+            first = here.ask([1])
+            await here.until(lambda: here.runs)
+            second = there.ask([1])
+            await there.until(lambda: there.cache._lookups._waiting)
+            there.cache.cancel(second.id)
+            assert (await second.answer()).outcome is Outcome.CANCELLED
+            assert not there.cache._lookups._waiting
+            assert (there.redis["asking"], there.counts["held"], there.ran) == (0, 0, 0)
+            here.worker.finish()
+            await first.good()
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("how", ["gone", "failed", "too slow", "redis killed"])
 def test_a_box_waits_for_no_other_at_its_own_cost(redis: RedisServer, how: str) -> None:
     async def scene() -> None:
@@ -216,6 +267,7 @@ def test_a_box_waits_for_no_other_at_its_own_cost(redis: RedisServer, how: str) 
                 redis.kill()
             assert await second.target() == "cpu:0"
             assert there.ran == 1
+            assert not there.cache._lookups._waiting
             if how != "failed":
                 here.worker.finish()
             await first.answer()

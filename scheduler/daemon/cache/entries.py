@@ -16,6 +16,9 @@ from scheduler.wire import Body, body_bytes
 FORMAT = 1
 """Changes whenever an older reader could misunderstand what a newer writer wrote."""
 
+HEADER_BYTES = 16_000
+"""What a value may have beside its tensors."""
+
 _OVERHEAD_BYTES = 1_000
 """What an entry takes in memory apart from its tensors, about."""
 

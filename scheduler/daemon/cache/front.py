@@ -262,8 +262,8 @@ class ResultCache:
 
     def _release(self, flight: Flight) -> None:
         """Other boxes need not wait for this one."""
-        if flight.claimed and self._lookups is not None:
-            self._lookups.shared.release(flight.kind.model, flight.key)
+        if self._lookups is not None:
+            self._lookups.release(flight)
 
     # -- keeping
 
@@ -285,11 +285,11 @@ class ResultCache:
         self._counts.stored += 1
         if self._lookups is None and self._central is None:
             return
-        value, ttl_ms = pack(key, kept), max(1, kind.ttl_ns // _NS_PER_MS)
+        value = pack(key, kept)
         if self._lookups is not None:
-            self._lookups.shared.store(kind.model, key, value, ttl_ms, flight.claimed)
+            self._lookups.store(flight, value)
         if self._central is not None:
-            self._central.put(kind.model, key, value, ttl_ms)
+            self._central.put(kind.model, key, value, max(1, kind.ttl_ns // _NS_PER_MS))
 
     # -- answers
 
@@ -315,9 +315,9 @@ class ResultCache:
         held.reply(answer)
 
     def _end(self, flight: Flight) -> None:
-        flight.stage = Stage.ENDED
         if self._lookups is not None:
             self._lookups.forget(flight)
+        flight.stage = Stage.ENDED
         if self._flights.get(flight.key) is flight:
             del self._flights[flight.key]
 

@@ -10,7 +10,7 @@ from typing import Any
 from scheduler.config_cache import CacheConfig
 from scheduler.daemon.cache.classes import CacheClasses
 from scheduler.daemon.cache.counts import Counts
-from scheduler.daemon.cache.entries import BadValue, Kept, unpack
+from scheduler.daemon.cache.entries import HEADER_BYTES, BadValue, Kept, unpack
 from scheduler.daemon.cache.flights import Flight, Stage
 from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.shared import Found, SharedTier
@@ -61,7 +61,8 @@ class Lookups:
         self._loop = asyncio.get_running_loop()
         self._asking: dict[Flight, asyncio.TimerHandle] = {}
         self._asking_bytes = 0
-        self._waiting: dict[bytes, Flight] = {}
+        self._waiting: dict[bytes, set[Flight]] = {}
+        self._claims: set[bytes] = set()
 
     # -- beginning and end of a question
 
@@ -85,8 +86,30 @@ class Lookups:
         if timer is not None:
             timer.cancel()
             self._asking_bytes -= len(flight.submission.body)
-        if self._waiting.get(flight.key) is flight:
-            del self._waiting[flight.key]
+        if flight.stage is Stage.WAITING:
+            waiting = self._waiting[flight.key]
+            waiting.remove(flight)
+            if not waiting:
+                del self._waiting[flight.key]
+            flight.stage = Stage.DUE
+
+    def store(self, flight: Flight, value: bytes) -> None:
+        """Writes an answer for all boxes."""
+        kind = flight.kind
+        ttl_ms = max(1, kind.ttl_ns // _NS_PER_MS)
+        self.shared.store(kind.model, flight.key, value, ttl_ms, flight.claimed)
+        self._unclaim(flight)
+
+    def release(self, flight: Flight) -> None:
+        """Says that other boxes need not wait for this one."""
+        if flight.claimed:
+            self.shared.release(flight.kind.model, flight.key)
+            self._unclaim(flight)
+
+    def _unclaim(self, flight: Flight) -> None:
+        if flight.claimed:
+            flight.claimed = False
+            self._claims.discard(flight.key)
 
     def end_all(self) -> None:
         """Lets all that wait for Redis go on without."""
@@ -103,7 +126,7 @@ class Lookups:
         flight.stage = stage
         for_s = max(0, for_ns) / 1e9
         if stage is Stage.WAITING:
-            self._waiting[flight.key] = flight
+            self._waiting.setdefault(flight.key, set()).add(flight)
         else:
             for_s = min(for_s, self._timeout_s)
         self._asking[flight] = self._loop.call_later(for_s, self._give_up, flight)
@@ -122,18 +145,22 @@ class Lookups:
     def _read(self, flight: Flight) -> None:
         kind = flight.kind
         then = partial(self._on_found, flight, flight.stage)
-        self.shared.look_up(kind.model, flight.key, kind.most_bytes, then)
+        self.shared.look_up(kind.model, flight.key, kind.most_bytes + HEADER_BYTES, then)
 
     def _claim(self, flight: Flight) -> bool:
         """Asks whether another box runs the same; False where a run takes too little for that."""
         p95_ns, spare_ns = self.shared.link.p95_ns(), self._spare_ns(flight)
         service_ns = self._classes.service_ns(flight.kind) or 0
-        if p95_ns > spare_ns // 4 or service_ns < _WORTH_CLAIMING * p95_ns:
+        worth = p95_ns <= spare_ns // 4 and service_ns >= _WORTH_CLAIMING * p95_ns
+        if (
+            not worth or flight.key in self._claims
+        ):  # of one with more time, for which it can't wait
             return False
         self._wait(flight, Stage.CLAIMING, spare_ns // 4)
         left_ms = (flight.submission.deadline_ns - self._driver.clock_ns()) // _NS_PER_MS
         then = partial(self._on_found, flight, flight.stage)
-        self.shared.claim(flight.kind.model, flight.key, flight.kind.most_bytes, left_ms, then)
+        most_bytes = flight.kind.most_bytes + HEADER_BYTES
+        self.shared.claim(flight.kind.model, flight.key, most_bytes, left_ms, then)
         return True
 
     def _on_found(self, flight: Flight, asked: Stage, found: Found | None) -> None:
@@ -144,7 +171,9 @@ class Lookups:
             if claimed:
                 self.shared.release(flight.kind.model, flight.key)
             return
-        flight.claimed = bool(claimed)
+        if claimed:
+            flight.claimed = True
+            self._claims.add(flight.key)
         if kept is not None:
             self._finish(flight, kept, asked is Stage.READING_AGAIN)
         elif found is not None and asked is Stage.LOOKING and self._claim(flight):
@@ -161,7 +190,7 @@ class Lookups:
             return None
         kind = flight.kind
         try:
-            if len(found.value) > kind.most_bytes:
+            if len(found.value) > kind.most_bytes + HEADER_BYTES:
                 raise BadValue("it is too large")
             kept = unpack(flight.key, found.value, kind.outputs, kind.variants)
         except BadValue:
@@ -183,7 +212,7 @@ class Lookups:
 
     def on_lost(self) -> None:
         """Nobody would tell any more what another box has written."""
-        for flight in list(self._waiting.values()):
+        for flight in [flight for waiting in self._waiting.values() for flight in waiting]:
             self._finish(flight, None)
 
     def on_changed(self, keys: Iterable[bytes] | None) -> None:
@@ -194,8 +223,7 @@ class Lookups:
         for key in keys:
             self._counts.invalidated += 1
             self._memory.drop(key)
-            flight = self._waiting.get(key)
-            if flight is not None:
+            for flight in list(self._waiting.get(key, ())):
                 self._wait(flight, Stage.READING_AGAIN, self._spare_ns(flight) // 4)
                 self._read(flight)
 

@@ -130,12 +130,13 @@ class RedisLink:
         """Connects, and connects again when the link was lost, until cancelled."""
         pause_s = _SHORTEST_PAUSE_S
         while True:
+            opened_s = self._loop.time()
             try:
                 await self._connect_in_time()
                 log.info(
                     "cache connected", url=without_secrets(self._url), invalidation=self.tracks
                 )
-                pause_s = _SHORTEST_PAUSE_S
+                opened_s = self._loop.time()
                 await self._serve()
             except asyncio.CancelledError:
                 await self._lose("closed")
@@ -145,6 +146,8 @@ class RedisLink:
                 if self.open or reason != self.problem:
                     log.warning("cache away", url=without_secrets(self._url), reason=reason)
                 await self._lose(reason)
+            if self._loop.time() - opened_s > 2 * _LONGEST_PAUSE_S:  # it was of use for a while
+                pause_s = _SHORTEST_PAUSE_S
             # Chance keeps boxes that lost the same server from coming back all at once.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

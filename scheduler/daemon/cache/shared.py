@@ -98,8 +98,10 @@ class SharedTier:
         name = redis_key(model, key)
         commands: list[tuple[Any, ...]] = []
         if self.link.has_room():
-            # Redis tells of changes to keys that were read, so it is read, at no great cost.
-            commands += [("SET", name, value, "PX", ttl_ms), ("EXISTS", name)]
+            commands.append(("SET", name, value, "PX", ttl_ms))
+            if self.link.tracks:
+                # Redis tells of changes to keys that were read, so it is read, at no great cost.
+                commands.append(("EXISTS", name))
         else:
             self.refused += 1
         if claimed:
