@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -200,8 +199,10 @@ class CloudLink:
                 await asyncio.sleep(self._open_ns / 1e9)
                 await self._try_again()
                 continue
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._config.probe_s)
+            # Not `wait_for`, which before Python 3.12 may swallow that it is cancelled.
+            timer = self._loop.call_later(self._config.probe_s, self._news.set)
+            await self._news.wait()
+            timer.cancel()
             self._news.clear()
             idle = time.monotonic_ns() - self._heard_ns >= self._config.probe_s * 1e9
             if not self._is_open() and (self._suspect or idle):

@@ -11,20 +11,16 @@ from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.core.outcomes import Outcome
 from tests.daemon.cloud.boxes import Box, box_of, numbers
-from tests.daemon.cloud.far_server import FarServer, doubled
+from tests.daemon.cloud.far_server import FarServer, doubled, far_server
 
 Test = Callable[[Box, FarServer], Awaitable[None]]
 
 
 def with_far(folder: Path, test: Test, **settings: Any) -> None:
     async def run() -> None:
-        far = await FarServer().start()
-        try:
-            async with box_of(far.url, folder, **settings) as box:
-                await box.until(lambda: box.is_up)
-                await test(box, far)
-        finally:
-            await far.stop()
+        async with far_server() as far, box_of(far.url, folder, **settings) as box:
+            await box.until(lambda: box.is_up)
+            await test(box, far)
 
     asyncio.run(run())
 
