@@ -11,7 +11,7 @@ ROUND_TRIPS = 64
 
 SMALL_BYTES, BULK_BYTES = 4_096, 65_536
 """Up to the first size a message tells the round trip, from the second on the bandwidth. Between
-them it tells neither: its bytes take too long for the one, and less than the jitter for the other."""
+them it tells neither: its bytes take too long for the one, and less than jitter for the other."""
 
 _LOWER = 0.25
 """The quantile of the time per byte that counts: what is above it has waited for something else."""
