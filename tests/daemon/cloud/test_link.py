@@ -128,6 +128,15 @@ def test_after_a_fault_that_passes_the_request_is_served(tmp_path: Path, status:
     with_far(tmp_path, test)
 
 
+def test_a_refusal_that_concerns_one_deadline_does_not_close_the_server_to_others(tmp_path: Path):
+    async def test(box: Box, far: FarServer) -> None:
+        status = grpc.StatusCode.RESOURCE_EXHAUSTED
+        far.behaviour = once(abort(status, ("laxity-code", "infeasible"), ("retry-after", "60")))
+        assert numbers(await box.ask(2.0, deadline_ms=20_000)) == [4.0] * 4
+
+    with_far(tmp_path, test)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
