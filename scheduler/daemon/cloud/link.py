@@ -94,7 +94,7 @@ class CloudLink:
         self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
         self._suspect = self._outdated = False
-        self._heard_ns = self._answered_ns = self._open_ns = 0
+        self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
 
     # -- TargetLink
 
@@ -190,8 +190,8 @@ class CloudLink:
             await self._news.wait()
             timer.cancel()
             self._news.clear()
-            idle = time.monotonic_ns() - self._heard_ns >= self._config.probe_s * 1e9
-            if not self._is_open() and (self._suspect or idle):
+            is_due = time.monotonic_ns() - self._felt_ns >= self._config.probe_s * 1e9
+            if not self._is_open() and (self._suspect or is_due):
                 self._suspect = False
                 await self._probe()
 
@@ -206,7 +206,7 @@ class CloudLink:
             if not self._is_open():
                 self._trip(f"no answer to a probe: {error}")
             return
-        self._heard_ns = time.monotonic_ns()
+        self._heard_ns = self._felt_ns = time.monotonic_ns()
         self._standing.tell_changes()
 
     async def _try_again(self) -> None:
@@ -279,13 +279,14 @@ class CloudLink:
         self._end(run)
         self._purse.refund(self._config.cost_per_s * max(0.0, timeout_s - took_ns / 1e9))
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
-        self._meter.carried(inferred.sent, inferred.received, way_ns)
+        if self._meter.carried(inferred.sent, inferred.received, way_ns):
+            self._felt_ns = now_ns
         left_ns = max(1, took_ns - self._meter.both_ways_ns(run.size_bytes))
         count, model = len(run.requests), run.dispatch.model
-        self._standing.learn(model, count, took_ns, left_ns, run.in_flight)
+        execute_ns = left_ns if there_ns is None else there_ns
+        self._standing.learn(model, count, left_ns, execute_ns, run.in_flight)
         self._pauses.reset()
         closed = self._breaker.succeeded()
-        execute_ns = left_ns if there_ns is None else there_ns
         self._listener.on_done(run.id, results, execute_ns)
         if closed:
             self._standing.open()

@@ -6,8 +6,8 @@ from bisect import insort
 from collections import deque
 from typing import Any
 
-ROUND_TRIPS = 64
-"""Round trips that are remembered: a minute of probes, or the last of what was sent."""
+ROUND_TRIPS = 32
+"""Round trips that are remembered: half a minute of probes, or the last of what was sent."""
 
 SMALL_BYTES, BULK_BYTES = 4_096, 65_536
 """Up to the first size a message tells the round trip, from the second on the bandwidth. Between
@@ -84,8 +84,8 @@ class WayMeter:
         """A small message did not come back in time."""
         self._answered.append(False)
 
-    def carried(self, sent: int, received: int, way_ns: int | None) -> None:
-        """A message and its answer came through.
+    def carried(self, sent: int, received: int, way_ns: int | None) -> bool:
+        """A message and its answer came through; whether that tells the round trip.
 
         Args:
             sent: Its bytes.
@@ -94,13 +94,15 @@ class WayMeter:
         """
         self.sent_bytes += sent
         self.received_bytes += received
+        is_small = sent + received <= SMALL_BYTES
         if way_ns is None:
-            return
-        if sent + received <= SMALL_BYTES:
+            return False
+        if is_small:
             self.round_trip(way_ns)
         elif sent + received >= BULK_BYTES and self._round_trips:
             extra_ns = max(0.0, way_ns - self._round_trips.quantile(0.5))
             self._byte_ns.add(extra_ns / (sent + received))
+        return is_small
 
     # -- what is known
 
