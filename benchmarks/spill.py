@@ -57,13 +57,15 @@ class Ending:
     """How one request ended.
 
     Attributes:
-        at_s: When it was sent, from the first arrival that was planned.
+        at_s: When it was due, from the first arrival.
+        held_up_s: How much later it was sent: on a busy machine the callers are held up as well.
         in_time: Whether the caller had its result within the deadline.
         target: Where it ran; empty if it has no result.
         outcome: As the box says it.
     """
 
     at_s: float
+    held_up_s: float
     in_time: bool
     target: str
     outcome: str
@@ -137,13 +139,14 @@ def play(client: Client, at_s: Sequence[float], start_s: float) -> list[Ending]:
         sent.append((asked_s, future, done))
     endings = []
     for due_s, (asked_s, future, done) in zip(at_s, sent, strict=True):
+        held_up_s = asked_s - start_s - due_s
         try:
             result = future.result()
         except LaxityError as error:
-            endings.append(Ending(due_s, False, "", error.code))
+            endings.append(Ending(due_s, held_up_s, False, "", error.code))
             continue
         in_time = done[0] - asked_s <= DEADLINE_MS / 1e3
-        endings.append(Ending(due_s, in_time, result.target, result.outcome))
+        endings.append(Ending(due_s, held_up_s, in_time, result.target, result.outcome))
     return endings
 
 
@@ -200,6 +203,7 @@ def figures_of(endings: Sequence[Ending]) -> dict[str, Any]:
     return {
         "requests": len(endings),
         "in_time": round(share(endings), 4),
+        "held_up_ms": round(1e3 * max(e.held_up_s for e in endings), 1),
         "where": dict(Counter(e.target or e.outcome for e in endings)),
     }
 

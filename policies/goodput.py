@@ -48,6 +48,9 @@ RELIEF_NS = 1_000_000_000
 """For so long after something had to be refused or dropped, costs don't count: the targets that
 cost nothing are not enough, whatever the plan says of what waits now."""
 
+PATIENCE_NS = 5_000_000
+"""The least time until it is looked again at what waits for targets that cost nothing."""
+
 LEAST_IMPORTANT = 1 << 31
 """A priority after all others."""
 
@@ -81,7 +84,8 @@ class Goodput:
         if not view.queues or not self._is_thrifty():
             return
         if any(not _costs_nothing(target) for target in view.open_targets()):
-            yield Wake(self._free.latest_ns(self._outlook), "what waits is in time for nothing")
+            wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
+            yield Wake(wake_ns, "what waits is in time for nothing")
 
     def _refusals(self, view: View) -> Iterator[Drop]:
         arrivals = view.arrivals

@@ -110,7 +110,7 @@ class CloudConfig(Section):
     """What the way carries, in 10^6 bits per second, until it is measured."""
 
     probe_s: Seconds = 1.0
-    """How often the way is looked at while nothing else goes there, in seconds; such a look is no
+    """How often the way is looked at unless small messages tell it, in seconds; such a look is no
     inference and costs nothing."""
 
     timeout_s: Seconds = 10.0

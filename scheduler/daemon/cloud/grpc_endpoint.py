@@ -194,7 +194,10 @@ def _remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
         fault = Fault.SILENT
     elif fault is Fault.UNREACHABLE and trailing.get("laxity-code") == "unavailable":
         fault = Fault.REFUSED
-    return RemoteError(fault, f"{status.name}: {details}", _seconds(trailing.get("retry-after")))
+    # What can't be done in time may be tried with another deadline, at once.
+    is_infeasible = trailing.get("laxity-code") == "infeasible"
+    after_s = None if is_infeasible else _seconds(trailing.get("retry-after"))
+    return RemoteError(fault, f"{status.name}: {details}", after_s)
 
 
 def _seconds(text: Any) -> float | None:

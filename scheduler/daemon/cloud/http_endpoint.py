@@ -213,10 +213,12 @@ def _tensors(said: Any) -> tuple[RemoteTensor, ...]:
 
 def _remote_error(status: int, headers: Mapping[str, str], body: bytes) -> RemoteError:
     try:
-        said = str(orjson.loads(body)["error"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        said = body[:_ERROR_CHARACTERS].decode(errors="replace")
+        told = orjson.loads(body)
+        said, code = str(told["error"]), told.get("code")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        said, code = body[:_ERROR_CHARACTERS].decode(errors="replace"), None
     after = headers.get("retry-after", "")
-    retry_after_s = float(after) if after.isdecimal() else None
+    # What can't be done in time may be tried with another deadline, at once.
+    retry_after_s = float(after) if after.isdecimal() and code != "infeasible" else None
     message = f"HTTP {status}: {said[:_ERROR_CHARACTERS]}"
     return RemoteError(_FAULTS.get(status, Fault.FAILED), message, retry_after_s)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -15,11 +14,12 @@ import structlog
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.commands import Dispatch
 from scheduler.daemon.catalog import Catalog
-from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, Inferred, RemoteError
+from scheduler.daemon.cloud.batch import SentBatch
+from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
 from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import LatencyFile
 from scheduler.daemon.cloud.standing import Standing
-from scheduler.daemon.cloud.tensors import split, stacked
+from scheduler.daemon.cloud.tensors import split
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.breaker import Backoff, Breaker, BreakerState
@@ -53,29 +53,6 @@ _FOREVER_NS = 86_400_000_000_000
 """How long a target is closed whose budget never allows another request."""
 
 
-@dataclass(slots=True)
-class _Run:
-    """A batch that is there."""
-
-    dispatch: Dispatch
-    batch: Sequence[Submission]
-    sent_ns: int
-    in_flight: int
-    patience_ns: int
-    task: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Its tensors, as the core counts them."""
-        return sum([len(each.body) for each in self.batch])
-
-    @property
-    def deadline_ns(self) -> int:
-        """When the last of its requests has to be answered."""
-        return max([each.deadline_ns for each in self.batch])
-
-
 class CloudLink:
     """One server; implements `TargetLink`.
 
@@ -107,43 +84,51 @@ class CloudLink:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._meter = WayMeter(8e3 / config.bandwidth_mbps if config.bandwidth_mbps else 0.0)
-        chance = Random(config.name)
+        # Of each box its own, lest all come back at the same moments.
+        chance = Random(f"{config.name}@{socket.gethostname()}")
         self._breaker = Breaker(TRIP_AFTER, Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance))
         self._standing = Standing(config, self._breaker, self._meter, listener)
+        self._retries = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._pauses = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS, chance)
         self._finder = Finder(config, endpoint, self._meter, purse)
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
         self._suspect = self._outdated = False
-        self._heard_ns = self._answered_ns = self._open_ns = 0
+        self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
 
     # -- TargetLink
 
     async def keep_connected(self) -> None:
         """Finds out what the server can do, and again when that has changed, until cancelled."""
-        retries = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, Random(self._id))
         known = self._memory.read()
         try:
             while True:
                 try:
                     await self._find(known)
+                    self._retries.reset()
+                    await self._watch()
+                    known = {n: each.measured() for n, each in self._standing.latencies.items()}
                 except RemoteError as error:
                     log.warning("cloud not used", target=self._id, reason=str(error))
-                    self._listener.on_progress(self._id, 0, 0, str(error))
-                    await asyncio.sleep(retries.next_ns() / 1e9)
-                    self._endpoint.reconnect()
-                    continue
-                retries.reset()
-                await self._watch()
-                known = {name: each.measured() for name, each in self._standing.latencies.items()}
+                    await self._wait_to_retry(str(error))
+                except Exception as error:  # the box must not lose a target to a fault in here
+                    log.error("cloud link failed", target=self._id, exc_info=error)
+                    self._forget_runs()
+                    self._listener.on_lost(self._id, repr(error), blameless=True)
+                    await self._wait_to_retry(repr(error))
         finally:
             self._forget_runs()
             await self._endpoint.close()
 
+    async def _wait_to_retry(self, why: str) -> None:
+        self._listener.on_progress(self._id, 0, 0, why)
+        await asyncio.sleep(self._retries.next_ns() / 1e9)
+        self._endpoint.reconnect()
+
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
         """Sends a batch."""
         sent_ns = time.monotonic_ns()
-        run = _Run(dispatch, batch, sent_ns, len(self._runs) + 1, 0)
+        run = SentBatch(dispatch, batch, sent_ns, len(self._runs) + 1, 0)
         longest_ns = self._standing.latencies[dispatch.model].longest_ns(len(batch))
         slack_ns = self._meter.slow_round_trip_ns - self._meter.round_trip_ns
         run.patience_ns = self._meter.both_ways_ns(run.size_bytes) + longest_ns + slack_ns
@@ -155,7 +140,7 @@ class CloudLink:
         """Tells the server that nobody waits any more."""
         run = self._runs.get(run_id)
         if run is not None:
-            self._release(run)
+            run.stop()
             self._loop.call_soon(self._end_cancelled, run)
 
     def close(self) -> None:
@@ -200,11 +185,13 @@ class CloudLink:
                 await asyncio.sleep(self._open_ns / 1e9)
                 await self._try_again()
                 continue
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._config.probe_s)
+            # Not `wait_for`, which before Python 3.12 may swallow that it is cancelled.
+            timer = self._loop.call_later(self._config.probe_s, self._news.set)
+            await self._news.wait()
+            timer.cancel()
             self._news.clear()
-            idle = time.monotonic_ns() - self._heard_ns >= self._config.probe_s * 1e9
-            if not self._is_open() and (self._suspect or idle):
+            is_due = time.monotonic_ns() - self._felt_ns >= self._config.probe_s * 1e9
+            if not self._is_open() and (self._suspect or is_due):
                 self._suspect = False
                 await self._probe()
 
@@ -219,7 +206,7 @@ class CloudLink:
             if not self._is_open():
                 self._trip(f"no answer to a probe: {error}")
             return
-        self._heard_ns = time.monotonic_ns()
+        self._heard_ns = self._felt_ns = time.monotonic_ns()
         self._standing.tell_changes()
 
     async def _try_again(self) -> None:
@@ -243,9 +230,9 @@ class CloudLink:
     def _retry_s(self) -> float:
         return max(_RETRY_S, 4 * self._meter.slow_round_trip_ns / 1e9)
 
-    def _look_out(self, run: _Run) -> None:
+    def _look_out(self, run: SentBatch) -> None:
         """A batch takes longer than it should: is anybody there?"""
-        if run.dispatch.run_id not in self._runs:
+        if run.id not in self._runs:
             return
         silent_ns = time.monotonic_ns() - max(self._heard_ns, run.sent_ns)
         if silent_ns >= run.patience_ns:
@@ -256,68 +243,59 @@ class CloudLink:
 
     # -- one batch
 
-    async def _carry(self, run: _Run) -> None:
+    async def _carry(self, run: SentBatch) -> None:
         """Sends a batch, waits for it, and says what became of it."""
-        cost = self._cost(len(run.batch), self._timeout_s(run))
+        timeout_s = run.timeout_s(self._config.timeout_s)
+        cost = self._cost(len(run.requests), timeout_s)
         if not self._purse.reserve(cost):
             self._close_until_affordable(cost)
             self._end(run)
-            self._listener.on_not_run(run.dispatch.run_id, f"{self._id}: the budget is spent")
+            self._listener.on_not_run(run.id, f"{self._id}: the budget is spent")
             return
         self._close_if_spent()
+        model = self._standing.latencies[run.dispatch.model].model
         try:
-            inferred = await self._endpoint.infer(self._inference(run))
-            model = self._standing.latencies[run.dispatch.model].model
-            results = split(model, inferred.outputs, len(run.batch))
+            inference = run.inference(model, timeout_s, self._meter.back_ns)
+            inferred = await self._endpoint.infer(inference)
+            results = split(model, inferred.outputs, len(run.requests))
         except RemoteError as error:
-            self._came_to_nothing(run, error, cost)
+            if run.id in self._runs:  # else it was taken back meanwhile
+                self._came_to_nothing(run, error, cost)
         except Exception as error:  # what went wrong here must not keep the batch for ever
-            log.error("cloud link failed", target=self._id, error=repr(error), exc_info=error)
+            log.error("cloud link failed", target=self._id, exc_info=error)
             self._end(run)
-            self._listener.on_failed(run.dispatch.run_id, f"{self._id}: {error!r}")
+            self._listener.on_failed(run.id, f"{self._id}: {error!r}")
         else:
-            self._came_back(run, inferred, list(results))
+            self._came_back(run, inferred, list(results), timeout_s)
 
     def _cost(self, requests: int, seconds: float) -> float:
         return self._config.cost_per_request * requests + self._config.cost_per_s * seconds
 
-    def _timeout_s(self, run: _Run) -> float:
-        """How long an answer is waited for: who accepts a late one waits longer."""
-        left_s = (run.deadline_ns - run.sent_ns) / 1e9
-        if any(each.accept_late for each in run.batch):
-            return max(left_s, self._config.timeout_s)
-        return max(left_s, 1e-3)
-
-    def _inference(self, run: _Run) -> Inference:
-        model = self._standing.latencies[run.dispatch.model].model
-        timeout_s = self._timeout_s(run)
-        back_s = min(self._meter.back_ns / 1e9, timeout_s / 2)
-        wanted = [spec.name for spec in model.card.signature.outputs]
-        inputs = stacked(model, run.batch)
-        return Inference(model.remote, model.version, inputs, wanted, timeout_s, timeout_s - back_s)
-
-    def _came_back(self, run: _Run, inferred: Inferred, results: list[Packed | str]) -> None:
+    def _came_back(
+        self, run: SentBatch, inferred: Inferred, results: list[Packed | str], timeout_s: float
+    ) -> None:
         now_ns = self._heard_ns = self._answered_ns = time.monotonic_ns()
         took_ns, there_ns = now_ns - run.sent_ns, inferred.there_ns
         self._end(run)
-        self._purse.refund(self._config.cost_per_s * max(0.0, self._timeout_s(run) - took_ns / 1e9))
+        self._purse.refund(self._config.cost_per_s * max(0.0, timeout_s - took_ns / 1e9))
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
-        self._meter.carried(inferred.sent, inferred.received, way_ns)
+        if self._meter.carried(inferred.sent, inferred.received, way_ns):
+            self._felt_ns = now_ns
         left_ns = max(1, took_ns - self._meter.both_ways_ns(run.size_bytes))
-        count, model = len(run.batch), run.dispatch.model
-        self._standing.learn(model, count, took_ns, left_ns, run.in_flight)
+        count, model = len(run.requests), run.dispatch.model
+        execute_ns = left_ns if there_ns is None else there_ns
+        self._standing.learn(model, count, left_ns, execute_ns, run.in_flight)
         self._pauses.reset()
         closed = self._breaker.succeeded()
-        execute_ns = left_ns if there_ns is None else there_ns
-        self._listener.on_done(run.dispatch.run_id, results, execute_ns)
+        self._listener.on_done(run.id, results, execute_ns)
         if closed:
             self._standing.open()
         else:
             self._standing.tell_changes()
 
-    def _came_to_nothing(self, run: _Run, error: RemoteError, cost: float) -> None:
+    def _came_to_nothing(self, run: SentBatch, error: RemoteError, cost: float) -> None:
         """Ends a batch without results; the table of what each fault means."""
-        run_id, reason = run.dispatch.run_id, f"{self._id}: {error}"
+        run_id, reason = run.id, f"{self._id}: {error}"
         self._end(run)
         match error.fault:
             case Fault.REFUSED:
@@ -368,37 +346,31 @@ class CloudLink:
         self._close_while_open()
         self._endpoint.reconnect()
         for run in runs:
-            self._listener.on_not_run(run.dispatch.run_id, reason)
+            self._listener.on_not_run(run.id, reason)
 
     # -- the end of a batch
 
-    def _release(self, run: _Run) -> None:
-        if run.timer is not None:
-            run.timer.cancel()
-        if run.task is not None and run.task is not asyncio.current_task():
-            run.task.cancel()
-
-    def _end(self, run: _Run) -> None:
+    def _end(self, run: SentBatch) -> None:
         """Forgets a batch of which something will be said now."""
         if run.timer is not None:
             run.timer.cancel()
-        del self._runs[run.dispatch.run_id]
+        del self._runs[run.id]
 
-    def _forget_runs(self) -> list[_Run]:
+    def _forget_runs(self) -> list[SentBatch]:
         runs = list(self._runs.values())
         self._runs.clear()
         for run in runs:
-            self._release(run)
+            run.stop()
         return runs
 
-    def _end_cancelled(self, run: _Run) -> None:
-        if self._runs.pop(run.dispatch.run_id, None) is None:
+    def _end_cancelled(self, run: SentBatch) -> None:
+        if self._runs.pop(run.id, None) is None:
             return  # it was taken back meanwhile
         if time.monotonic_ns() >= run.deadline_ns:
             self._standing.limit.dropped()
             if self._answered_ns < run.sent_ns:  # it isn't only this one that takes so long
                 self._failed("no answer within the deadline")
-        self._listener.on_not_run(run.dispatch.run_id, f"{self._id}: nobody waits any more")
+        self._listener.on_not_run(run.id, f"{self._id}: nobody waits any more")
 
     # -- the budget
 

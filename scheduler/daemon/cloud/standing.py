@@ -62,12 +62,21 @@ class Standing:
         self._make_offers(time.monotonic_ns())
         self._listener.on_up(self._spec())
 
-    def learn(self, model: str, size: int, took_ns: int, execute_ns: int, in_flight: int) -> None:
-        """Takes in how long a batch took, with and without the way there."""
-        now_ns = time.monotonic_ns()
-        least_ns = self._least.observe((model, size), took_ns, now_ns)
-        self.limit.observe(took_ns, least_ns, in_flight)
-        self.latencies[model].observe(size, execute_ns)
+    def learn(self, model: str, size: int, left_ns: int, execute_ns: int, in_flight: int) -> None:
+        """Takes in how long a batch took.
+
+        Args:
+            model: Of which model.
+            size: How many items it had.
+            left_ns: How long, apart from what the way usually takes.
+            execute_ns: How long at the server itself, as far as that is known.
+            in_flight: How many batches were there when it was sent.
+        """
+        # A way that got longer is not a server that has too much to do.
+        way_ns = self._meter.round_trip_ns
+        least_ns = self._least.observe((model, size), execute_ns, time.monotonic_ns())
+        self.limit.observe(way_ns + execute_ns, way_ns + least_ns, in_flight)
+        self.latencies[model].observe(size, left_ns)
 
     # -- telling
 

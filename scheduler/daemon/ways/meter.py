@@ -6,11 +6,15 @@ from bisect import insort
 from collections import deque
 from typing import Any
 
-ROUND_TRIPS = 64
-"""Round trips that are remembered: a minute of probes, or the last of what was sent."""
+ROUND_TRIPS = 32
+"""Round trips that are remembered: half a minute of probes, or the last of what was sent."""
 
-BULK_BYTES = 16_384
-"""From this size on a message says something of the bandwidth, and below it of the round trip."""
+SMALL_BYTES, BULK_BYTES = 4_096, 65_536
+"""Up to the first size a message tells the round trip, from the second on the bandwidth. Between
+them it tells neither: its bytes take too long for the one, and less than jitter for the other."""
+
+_LOWER = 0.25
+"""The quantile of the time per byte that counts: what is above it has waited for something else."""
 
 _MATERIAL = 0.2
 """The way is another one if its round trip or bandwidth moved by more than this share ..."""
@@ -80,8 +84,8 @@ class WayMeter:
         """A small message did not come back in time."""
         self._answered.append(False)
 
-    def carried(self, sent: int, received: int, way_ns: int | None) -> None:
-        """A message and its answer came through.
+    def carried(self, sent: int, received: int, way_ns: int | None) -> bool:
+        """A message and its answer came through; whether that tells the round trip.
 
         Args:
             sent: Its bytes.
@@ -90,13 +94,15 @@ class WayMeter:
         """
         self.sent_bytes += sent
         self.received_bytes += received
+        is_small = sent + received <= SMALL_BYTES
         if way_ns is None:
-            return
-        if sent + received < BULK_BYTES:
+            return False
+        if is_small:
             self.round_trip(way_ns)
-        elif self._round_trips:
+        elif sent + received >= BULK_BYTES and self._round_trips:
             extra_ns = max(0.0, way_ns - self._round_trips.quantile(0.5))
             self._byte_ns.add(extra_ns / (sent + received))
+        return is_small
 
     # -- what is known
 
@@ -123,7 +129,7 @@ class WayMeter:
     @property
     def byte_ns(self) -> float:
         """How long each byte takes."""
-        return self._byte_ns.quantile(0.5) if self._byte_ns else self._first_byte_ns
+        return self._byte_ns.quantile(_LOWER) if self._byte_ns else self._first_byte_ns
 
     def transfer_ns(self) -> tuple[int, float]:
         """The way there, for a message and for each byte; as in `TargetSpec`."""

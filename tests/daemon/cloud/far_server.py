@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -89,3 +90,15 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+
+
+@asynccontextmanager
+async def far_server(port: int = 0, credentials: Any = None) -> AsyncIterator[FarServer]:
+    """One that ends whatever happens."""
+    far = FarServer()
+    far.port = port
+    await far.start(credentials)
+    try:
+        yield far
+    finally:
+        await far.stop()

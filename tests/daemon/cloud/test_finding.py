@@ -13,7 +13,7 @@ from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.cloud.endpoint import RemoteModel, RemoteTensor
 from scheduler.daemon.cloud.tensors import agreed
 from tests.daemon.cloud.boxes import CARD, box_of, numbers
-from tests.daemon.cloud.far_server import FarServer
+from tests.daemon.cloud.far_server import far_server
 
 
 def remote(shape: tuple[int, ...], datatype: str = "FP32", *versions: str) -> RemoteModel:
@@ -66,18 +66,13 @@ def start(folder: Path, prepare: Any, **settings: Any) -> tuple[dict[str, Any], 
     """What `status` and the catalog say of a server that was prepared so."""
 
     async def run() -> tuple[dict[str, Any], list[Any]]:
-        far = FarServer()
-        prepare(far)
-        await far.start()
-        try:
+        async with far_server() as far:
+            prepare(far)
             async with box_of(far.url, folder, **settings) as box:
                 progress = lambda: box.driver.status()["targets"][0]["progress"]  # noqa: E731
-                await box.until(
-                    lambda: progress()["text"] not in ("starting", "looking at the server")
-                )
+                texts = ("starting", "looking at the server")
+                await box.until(lambda: progress()["text"] not in texts)
                 return progress(), box.driver.catalog.problems.get("far", [])
-        finally:
-            await far.stop()
 
     return asyncio.run(run())
 
@@ -96,12 +91,10 @@ def test_a_model_that_is_listed_and_is_none_of_the_box_is_a_problem(tmp_path: Pa
 
 def test_a_model_goes_by_its_name_there(tmp_path: Path):
     async def run() -> None:
-        far = await FarServer().start()
-        card = replace(CARD, name="twice")
-        async with box_of(far.url, tmp_path, card, models={"twice": "double"}) as box:
+        card, models = replace(CARD, name="twice"), {"twice": "double"}
+        async with far_server() as far, box_of(far.url, tmp_path, card, models=models) as box:
             await box.until(lambda: box.is_up)
             assert numbers(await box.ask(3.0, model="twice")) == [6.0] * 4
             assert {request.model_name for request in far.asked} == {"double"}
-        await far.stop()
 
     asyncio.run(run())

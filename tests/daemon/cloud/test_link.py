@@ -11,20 +11,16 @@ from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.core.outcomes import Outcome
 from tests.daemon.cloud.boxes import Box, box_of, numbers
-from tests.daemon.cloud.far_server import FarServer, doubled
+from tests.daemon.cloud.far_server import FarServer, doubled, far_server
 
 Test = Callable[[Box, FarServer], Awaitable[None]]
 
 
 def with_far(folder: Path, test: Test, **settings: Any) -> None:
     async def run() -> None:
-        far = await FarServer().start()
-        try:
-            async with box_of(far.url, folder, **settings) as box:
-                await box.until(lambda: box.is_up)
-                await test(box, far)
-        finally:
-            await far.stop()
+        async with far_server() as far, box_of(far.url, folder, **settings) as box:
+            await box.until(lambda: box.is_up)
+            await test(box, far)
 
     asyncio.run(run())
 
@@ -127,6 +123,15 @@ def answers_with(**output: Any) -> Any:
 def test_after_a_fault_that_passes_the_request_is_served(tmp_path: Path, status: str):
     async def test(box: Box, far: FarServer) -> None:
         far.behaviour = once(abort(grpc.StatusCode[status]))
+        assert numbers(await box.ask(2.0, deadline_ms=20_000)) == [4.0] * 4
+
+    with_far(tmp_path, test)
+
+
+def test_a_refusal_that_concerns_one_deadline_does_not_close_the_server_to_others(tmp_path: Path):
+    async def test(box: Box, far: FarServer) -> None:
+        status = grpc.StatusCode.RESOURCE_EXHAUSTED
+        far.behaviour = once(abort(status, ("laxity-code", "infeasible"), ("retry-after", "60")))
         assert numbers(await box.ask(2.0, deadline_ms=20_000)) == [4.0] * 4
 
     with_far(tmp_path, test)

@@ -12,7 +12,7 @@ import trustme
 
 from scheduler.config_problems import ConfigError
 from tests.daemon.cloud.boxes import box_of, numbers
-from tests.daemon.cloud.far_server import FarServer
+from tests.daemon.cloud.far_server import far_server
 
 
 class Certificates:
@@ -36,8 +36,7 @@ def outcome_of(folder: Path, mutual: bool, tls: dict[str, Any], files: Certifica
     """What becomes of a box that uses such a server."""
 
     async def run() -> str:
-        far = await FarServer().start(files.server(mutual))
-        try:
+        async with far_server(credentials=files.server(mutual)) as far:
             url = f"grpcs://localhost:{far.port}"
             async with box_of(url, folder, tls=tls) as box:
                 texts = ("starting", "looking at the server")
@@ -46,8 +45,6 @@ def outcome_of(folder: Path, mutual: bool, tls: dict[str, Any], files: Certifica
                 if box.is_up:
                     assert numbers(await box.ask(2.0, 20_000)) == [4.0] * 4
                 return str(told())
-        finally:
-            await far.stop()
 
     return asyncio.run(run())
 
