@@ -83,10 +83,12 @@ class Cloud:
     """A server that runs.
 
     Attributes:
+        name: One of `COMMANDS`.
         http: HOST:PORT of the protocol over HTTP.
         grpc: The same over gRPC.
     """
 
+    name: str
     http: str
     grpc: str
 
@@ -106,7 +108,12 @@ def mlserver_command(folder: Path, python: str, http: int, grpc: int) -> list[st
     """What starts MLServer."""
     ports = {"http_port": http, "grpc_port": grpc, "metrics_port": free_port()}
     settings = {"host": "127.0.0.1", "parallel_workers": 0, "debug": False, **ports}
-    digits = {"name": "digits", "implementation": "digits.Digits"}
+    digits = {
+        "name": "digits",
+        "implementation": "digits.Digits",
+        "inputs": [{"name": "image", "datatype": "FP32", "shape": [-1, 1, 8, 8]}],
+        "outputs": [{"name": "scores", "datatype": "FP32", "shape": [-1, 10]}],
+    }
     (folder / "digits.py").write_text(MLSERVER)
     (folder / "settings.json").write_text(json.dumps(settings))
     (folder / "model-settings.json").write_text(
@@ -147,7 +154,7 @@ def running_cloud(name: str, folder: Path) -> Iterator[Cloud]:
         )
     try:
         _wait_ready(f"http://127.0.0.1:{http}/v2/models/digits/ready", process, log)
-        yield Cloud(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+        yield Cloud(name, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

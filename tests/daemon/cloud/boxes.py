@@ -38,13 +38,13 @@ class Box:
         deadline_ms: float = 2_000,
         accept_late: bool = False,
         model: str = "double",
+        tensor: str = "x",
     ) -> tuple[int, asyncio.Future[Answer]]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         x = np.full(4, value, np.float32) if isinstance(value, float) else value
-        size = len(x)
         submission = Submission(
-            RequestClass(model, None, ((size,),)),
-            [["x", "float32", [size]]],
+            RequestClass(model, None, (x.shape,)),
+            [[tensor, "float32", list(x.shape)]],
             memoryview(x.tobytes()),
             self.driver.clock_ns() + int(deadline_ms * 1e6),
             3,
