@@ -145,6 +145,7 @@ def _card(model: Model) -> Header:
         "signature": asdict(model.signature),
         "variants": [variant.name for variant in model.variants],
         "max_batch": model.max_batch,
+        "digest": model.digest,
     }
 
 

@@ -56,6 +56,7 @@ class ModelCard:
     signature: Signature
     variants: tuple[str, ...]
     max_batch: int
+    digest: str = ""
 
 
 class Host(Protocol):
@@ -100,6 +101,7 @@ def card_from(fields: dict[str, Any]) -> ModelCard:
         Signature(inputs, outputs, signature["batched"]),
         tuple(fields["variants"]),
         fields["max_batch"],
+        fields["digest"],
     )
 
 

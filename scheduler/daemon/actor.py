@@ -8,7 +8,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import metadata
@@ -24,16 +24,18 @@ from scheduler.config import (
     Config,
     ConfigError,
     load_config,
+    parse_address,
 )
 from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
+from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.policy_loading import load_policy
 from scheduler.result import Result
-from scheduler.tenants import load_access
+from scheduler.tenants import load_access, read_token
 from scheduler.wire import FrameLimits
 
 T = TypeVar("T")
@@ -142,6 +144,10 @@ class SchedulerProcess:
             for address, server in zip(config.listen.native, self._servers, strict=True)
         ]
         self._servers.append(await self._listen_unix(self._door.for_doors, str(door_socket)))
+        self._neighbours = _neighbours(config, self._driver, self._addresses)
+        if self._neighbours is not None:
+            self._door.neighbours = self._neighbours
+            self._neighbours.start()
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer:
         if address.path is None:
@@ -185,15 +191,20 @@ class SchedulerProcess:
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,
+            "neighbours": self._neighbours.describe() if self._neighbours is not None else None,
             **self._driver.status(),
         }
 
     async def _drain(self, seconds: float) -> int:
         for server in self._servers:
             server.close()
+        if self._neighbours is not None:
+            self._neighbours.leave()
         self._door.stop_admitting()
         left = await self._driver.drain(seconds)
         self._door.close()
+        if self._neighbours is not None:
+            await self._neighbours.close()
         await self._driver.close()
         if self._journal is not None:
             self._journal.close()
@@ -237,6 +248,29 @@ def _open_journal(
     except OSError as error:
         log.error("no journal is written", folder=str(folder), error=str(error))
         return None
+
+
+def _neighbours(config: Config, driver: Driver, addresses: Sequence[str]) -> Neighbours | None:
+    """The other boxes, where the configuration asks for them.
+
+    Raises:
+        ConfigError: The token that is shown to them can't be read.
+    """
+    asked = config.neighbours
+    if asked is None:
+        return None
+    ports = [parse_address(text).port for text in addresses if not text.startswith("unix")]
+    token_file = asked.token_file or config.token_file
+    token = None if token_file is None else read_token(token_file, "token_file")
+    options = SiteOptions(
+        config.site,
+        asked.name,
+        asked.join,
+        asked.advertise,
+        ports[0] if ports else None,
+        token,
+    )
+    return Neighbours(driver, options)
 
 
 def _bound(address: Address, server: asyncio.AbstractServer) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec, TargetState, reached_over
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.journal import Journal
-from scheduler.daemon.link import TargetLink
+from scheduler.daemon.link import Ran, TargetLink
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.worker_link import WorkerLink
 from scheduler.policy_loading import load_policy
@@ -80,6 +80,7 @@ class _Results(NamedTuple):
     outputs: dict[int, Packed]
     execute_ns: int
     notes: Mapping[str, Any]
+    ran: Ran | None
 
 
 class Driver:
@@ -192,6 +193,7 @@ class Driver:
         results: list[Packed | str],
         execute_ns: int,
         notes: Mapping[str, Any] | None = None,
+        ran: Ran | None = None,
     ) -> None:
         """Gives the core the news of a run, and the callers their outputs."""
         dispatch = self._runs.pop(run_id)
@@ -202,7 +204,7 @@ class Driver:
                 errors[request_id] = result
             else:
                 outputs[request_id] = result
-        self._results[run_id] = _Results(dispatch, outputs, execute_ns, notes or {})
+        self._results[run_id] = _Results(dispatch, outputs, execute_ns, notes or {}, ran)
         self._handle(BatchDone(run_id, errors))
         del self._results[run_id]
 
@@ -342,10 +344,14 @@ class Driver:
         if finish.run_id is None:
             answer.timing_ns = (finish.queue_ns, 0, 0, total_ns)
         else:
-            dispatch, outputs, execute_ns, answer.notes = self._results[finish.run_id]
+            dispatch, outputs, execute_ns, answer.notes, ran = self._results[finish.run_id]
             answer.target = dispatch.target_id
             answer.offer = self.catalog.offers[dispatch.target_id, dispatch.model, dispatch.variant]
             answer.batch = len(dispatch.request_ids)
+            if ran is not None:
+                answer.target = f"{dispatch.target_id}/{ran.device}"
+                answer.offer = replace(answer.offer, runtime=ran.runtime)
+                answer.batch = ran.batch
             answer.outputs = outputs[finish.request_id]
             transfer_ns = total_ns - finish.queue_ns - execute_ns
             answer.timing_ns = (finish.queue_ns, transfer_ns, execute_ns, total_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from scheduler.core.requests import LOWEST_PRIORITY
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import Overloaded, Unavailable
@@ -39,9 +40,17 @@ class Admission:
         self._unloaded: set[str] = set()
 
     def submission(
-        self, header: Header, body: Body | None, tenant: Tenant, reply: Callable[[Answer], None]
+        self,
+        header: Header,
+        body: Body | None,
+        tenant: Tenant,
+        reply: Callable[[Answer], None],
+        forwarded: bool = False,
     ) -> Submission:
         """The request that an `infer` message asks for.
+
+        One that another box has forwarded stays here, and stands back behind the box's own of the
+        same priority.
 
         Raises:
             InvalidInput: Something in it is wrong.
@@ -63,10 +72,13 @@ class Admission:
         if body is None:
             raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
         specs, body = _as_one_item(shape, header["in"], body)
+        kind = shape.kind
+        if forwarded:
+            kind, priority = kind._replace(local=True), min(priority + 1, LOWEST_PRIORITY)
         now_ns = self._driver.clock_ns()
         size = len(body)
         if counted:
-            priority = tenant.priority(header.get("priority"))
+            priority = max(priority, tenant.priority(header.get("priority")))
             self.quotas.admit(tenant, size, now_ns)
 
         def ended(answer: Answer) -> None:
@@ -77,9 +89,7 @@ class Admission:
                 answer.outputs = _with_batch(*answer.outputs)
             reply(answer)
 
-        return Submission(
-            shape.kind, specs, body, now_ns + budget_ns, priority, weight, late, ended
-        )
+        return Submission(kind, specs, body, now_ns + budget_ns, priority, weight, late, ended)
 
     def unload(self, model: str) -> None:
         """Takes no more requests for a model; it stays in the workers' memory.

@@ -11,8 +11,11 @@ from typing import Any, cast
 import structlog
 
 from scheduler.daemon.driver import Driver
+from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
+from scheduler.daemon.neighbours.neighbours import Neighbours
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import (
+    Forbidden,
     InvalidInput,
     LaxityError,
     Overloaded,
@@ -72,6 +75,7 @@ class NativeDoor:
         admission: Checks what requests bring.
         reading_bytes: The memory of bodies that are coming in.
         unsent: The connections that have something to say.
+        neighbours: Takes what other boxes say; None where there are none.
     """
 
     def __init__(self, driver: Driver, rules: DoorRules, status: Callable[[], Any]) -> None:
@@ -84,6 +88,7 @@ class NativeDoor:
         driver.after_event = self.flush
         self._connections: set[_Connection] = set()
         self.admission = Admission(driver, rules.max_budget_ns)
+        self.neighbours: Neighbours | None = None
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
@@ -165,6 +170,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
         self._held_bytes = 0
+        self._is_box = False
 
     # -- asyncio.BufferedProtocol
 
@@ -198,6 +204,8 @@ class _Connection(asyncio.BufferedProtocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._door.leave(self)
+        if self._door.neighbours is not None:
+            self._door.neighbours.gone(self)
         for request_id in list(self._ids.values()):
             if request_id is not None:
                 self._driver.cancel(request_id)
@@ -272,16 +280,26 @@ class _Connection(asyncio.BufferedProtocol):
             return self._door.status()
         if kind == "statistics":
             return admission.statistics.describe()
+        if kind in PEER_MESSAGES:
+            return self._take_peer(header)
         if kind not in ("load", "unload", "policy"):
             raise InvalidInput(
                 f"message type {kind!r} is not known; there are infer, cancel, models, status, "
-                "statistics, load, unload, policy"
+                "statistics, load, unload, policy, peer, leave, ping"
             )
         self._tenant_of(header).check_scope("admin")
         if kind == "policy":
             return self._door.swap_policy(header.get("name"), header.get("options"))
         (admission.load if kind == "load" else admission.unload)(str(header.get("model")))
         return None
+
+    def _take_peer(self, header: Header) -> Any:
+        if self._door.neighbours is None:
+            raise Forbidden("this box has no neighbours: its configuration does not ask for them")
+        self._tenant_of(header).check_scope("peer")
+        answer = self._door.neighbours.take(header, self)
+        self._is_box |= header["t"] == "peer"
+        return answer
 
     def _tenant_of(self, header: Header) -> Tenant:
         """Who asks: the owner of the connection, or whom a door names."""
@@ -325,7 +343,8 @@ class _Connection(asyncio.BufferedProtocol):
         def reply(answer: Answer) -> None:
             self._answer(client_id, answer)
 
-        submission = self._door.admission.submission(header, body, self._tenant_of(header), reply)
+        tenant = self._tenant_of(header)
+        submission = self._door.admission.submission(header, body, tenant, reply, self._is_box)
         self._ids[client_id] = None
         self._new_ids.append(client_id)
         return submission
@@ -352,6 +371,22 @@ class _Connection(asyncio.BufferedProtocol):
         if answer.notes:
             header["notes"] = answer.notes
         self._write(encode(header, (body,)))
+
+    @property
+    def held(self) -> int:
+        """How many requests that came this way have not ended."""
+        return len(self._ids)
+
+    @property
+    def local_host(self) -> str | None:
+        """The address at which the client found this box; None for a unix socket."""
+        name = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return str(name[0]) if isinstance(name, tuple) else None
+
+    def tell(self, header: Header) -> None:
+        """Says something of its own accord, outside of any event."""
+        self._say(header)
+        self._door.flush()
 
     def _say(self, header: Header) -> None:
         self._write(encode(header))
