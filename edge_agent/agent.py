@@ -158,7 +158,8 @@ class Agent:
             if len(failed) == len(self.devices):
                 reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
                 raise AgentError(f"no device can be used: {reasons}")
-            targets = self.status()["targets"]
+            # What is beyond the box comes and goes as it likes.
+            targets = [t for t in self.status()["targets"] if t["id"] in self.workers]
             progress(targets)
             waiting = [
                 t for t in targets if t["progress"]["text"] != "ready" and t["id"] not in failed

@@ -26,6 +26,7 @@ class Submission:
         weight: As in `Request`.
         accept_late: As in `Request`.
         reply: Called exactly once, with how it ended.
+        budget_ns: How long its caller gave it; 0 where that is not known.
     """
 
     kind: RequestClass
@@ -36,6 +37,7 @@ class Submission:
     weight: float
     accept_late: bool
     reply: Callable[[Answer], None]
+    budget_ns: int = 0
 
 
 @dataclass(slots=True)

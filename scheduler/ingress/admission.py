@@ -89,7 +89,9 @@ class Admission:
                 answer.outputs = _with_batch(*answer.outputs)
             reply(answer)
 
-        return Submission(kind, specs, body, now_ns + budget_ns, priority, weight, late, ended)
+        return Submission(
+            kind, specs, body, now_ns + budget_ns, priority, weight, late, ended, budget_ns
+        )
 
     def unload(self, model: str) -> None:
         """Takes no more requests for a model; it stays in the workers' memory.

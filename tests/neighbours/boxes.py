@@ -159,7 +159,9 @@ class Box:
         kind = RequestClass(model, None, ((4,),), local=local)
         deadline_ns = self.driver.clock_ns() + int(budget_ms * MS)
         body = memoryview(bytes(16))
-        self.driver.submit([Submission(kind, X, body, deadline_ns, 3, 1.0, False, reply)])
+        self.driver.submit(
+            [Submission(kind, X, body, deadline_ns, 3, 1.0, False, reply, int(budget_ms * MS))]
+        )
 
     async def load(self, per_s: float, seconds: float, budget_ms: float, seed: int = 1) -> None:
         """Requests by chance, so many per second on average, and until all have ended."""

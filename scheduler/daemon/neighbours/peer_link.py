@@ -47,7 +47,7 @@ learned of it since stays."""
 BUDGETS = 64
 """Requests whose budgets say how deep a queue at the other box may be."""
 
-SPREAD = 1.25
+SPREAD = 1.5
 """How much longer than planned a request may be there and still be in time."""
 
 _ANY_NS = 1 << 62
@@ -237,7 +237,7 @@ class PeerLink:
         what = dispatch.model, dispatch.variant
         self._sent[run_id] = _Sent(what, now_ns, budget_ns, size)
         self._used.add(what)
-        self._budgets_ns.append(budget_ns)
+        self._budgets_ns.append(submission.budget_ns or left_ns)
         if connection is None or size > connection.limits.body_bytes:
             self._loop.call_soon(self._refuse, run_id, f"{size} bytes are too many there", {})
             return
