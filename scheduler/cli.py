@@ -20,9 +20,9 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from scheduler import cli_config, cli_infer, cli_policy, cli_replay, cli_token
+from scheduler import cli_config, cli_infer, cli_link, cli_policy, cli_replay, cli_token
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import SETTINGS, TwoWordCommands, examples
 from scheduler.cli_inputs import InputProblem, load_inputs
 from scheduler.cli_tables import models_view, status_view
 from scheduler.client import Client
@@ -31,6 +31,7 @@ from scheduler.errors import LaxityError, ModelNotFound
 CONNECT_TIMEOUT_S = 2.0
 
 app = typer.Typer(
+    cls=TwoWordCommands,
     add_completion=False,
     no_args_is_help=True,
     context_settings=SETTINGS,
@@ -54,6 +55,7 @@ def _policy_trial() -> Any:
 app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
 app.add_typer(cli_replay.replay_app)
+app.add_typer(cli_link.app)
 app.add_typer(cli_token.app)
 
 Url = Annotated[

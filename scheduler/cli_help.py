@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.cells import cell_len
 from rich.markup import escape
+from typer.core import TyperGroup
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 """What every command has in common."""
@@ -25,3 +28,14 @@ def examples(*pairs: tuple[str, str]) -> str:
         else:
             lines += [f"[dim]# {escape(purpose)}[/dim]", escape(command)]
     return "\n".join(lines)
+
+
+class TwoWordCommands(TyperGroup):
+    """Has commands of two words beside ones that are the first of them and take arguments."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As click does, but two words are tried first."""
+        name = " ".join(args[:2])
+        if name in self.commands:
+            return name, self.commands[name], args[2:]
+        return super().resolve_command(ctx, args)

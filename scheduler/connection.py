@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _HANDSHAKE_S = 5.0
 _CLOSED = "the daemon closed the connection"
 _SOCKET_BUFFER_BYTES = 1024 * 1024
+_UNACKNOWLEDGED_MS = 5000
+"""A connection over which nothing gets through for so long is given up for a new one. TCP would try
+again ever more seldom, and after an outage deliver first what nobody waits for any more."""
 _ACCEPTED = wire.FrameLimits(header_bytes=1024 * 1024, body_bytes=1024 * 1024 * 1024)
 
 OnFrame = Callable[["Connection", wire.Header, "wire.Body | None"], None]
@@ -151,6 +154,8 @@ class Connection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux alone has it
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""

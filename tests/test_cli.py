@@ -23,6 +23,7 @@ COMMANDS = [
     "config",
     "config check",
     "config schema",
+    "replay link",
     "token",
 ]
 

@@ -1,6 +1,19 @@
-"""Recorded links: round trips, losses and capacity as functions of time."""
+"""Links: recordings as functions of time, and an emulator that real connections pass through."""
 
+from replay.links.emulator import LinkCounters, LinkEmulator
+from replay.links.one_way import OneWay
 from replay.links.opening import LINK_FORMATS, open_link
 from replay.links.trace import LOST, Capacity, Delay, LinkTrace, join
 
-__all__ = ["LINK_FORMATS", "LOST", "Capacity", "Delay", "LinkTrace", "join", "open_link"]
+__all__ = [
+    "LINK_FORMATS",
+    "LOST",
+    "Capacity",
+    "Delay",
+    "LinkCounters",
+    "LinkEmulator",
+    "LinkTrace",
+    "OneWay",
+    "join",
+    "open_link",
+]

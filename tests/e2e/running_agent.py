@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import yaml
 
+from tests.hosts import Host
+
 _MARK = "LAXITY_TEST_RUN"
 
 
@@ -23,10 +25,13 @@ class RunningAgent:
     Args:
         folder: For its configuration, socket and state.
         models: The model repository.
+        host: Where it runs; None is this machine.
         settings: More keys of the configuration.
     """
 
-    def __init__(self, folder: Path, models: Path, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, models: Path, host: Host | None = None, **settings: Any
+    ) -> None:
         self.folder = folder
         self.url = f"unix://{folder}/s.sock"
         self.config_file = folder / "edge.yaml"
@@ -41,8 +46,9 @@ class RunningAgent:
         self._run = uuid.uuid4().hex
         self.lines: list[str] = []
         self._ready = threading.Event()
+        command = [sys.executable, "-m", "edge_agent", "--config", str(self.config_file)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "edge_agent", "--config", str(self.config_file)],
+            host.command(*command) if host is not None else command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,134 @@
+"""A connection over an emulated link: two ends, and a stream of bytes in each direction."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import cast
+
+from replay.links.one_way import MOST_READ_BYTES, Carrier
+from replay.links.precise_timer import PreciseTimer
+from replay.links.stream import Stream, reset
+
+
+class Crossing:
+    """A connection: from who asked for it, over the link, to where it leads.
+
+    Args:
+        up: The direction of what the caller sends.
+        down: That of what comes back.
+        seed: Of its luck.
+        timer: Wakes it.
+        on_begun: Called once when the caller's end is there.
+        on_gone: Called once when nothing is left of it.
+
+    Attributes:
+        dial_ns: When the other end hears of it.
+        up: What the caller sends.
+        down: What comes back.
+        near: The caller's end.
+        far: The other end.
+    """
+
+    def __init__(
+        self,
+        up: Carrier,
+        down: Carrier,
+        seed: str,
+        timer: PreciseTimer,
+        on_begun: Callable[[Crossing], None],
+        on_gone: Callable[[Crossing], None],
+    ) -> None:
+        """Begins now, without a connection at either end."""
+        began_ns = time.monotonic_ns()
+        self.dial_ns = began_ns + up.delay_ns(began_ns)
+        opens_ns = self.dial_ns + down.delay_ns(began_ns)
+        self.up = Stream(up, random.Random(f"{seed}/up"), timer, opens_ns, self._ended)
+        self.down = Stream(down, random.Random(f"{seed}/down"), timer, 0, self._ended)
+        self.near = End(self.up, self.down, self._lost, lambda: on_begun(self))
+        self.far = End(self.down, self.up, self._lost)
+        self._on_gone = on_gone
+
+    def break_off(self) -> None:
+        """Breaks it at both ends at once."""
+        for end in (self.near, self.far):
+            if end.transport is not None:
+                reset(end.transport)
+
+    def _ended(self) -> None:
+        if self.up.ended and self.down.ended:
+            for end in (self.near, self.far):
+                if end.transport is not None:
+                    end.transport.close()
+
+    def _lost(self) -> None:
+        if self.near.transport is None and self.far.transport is None:
+            self._on_gone(self)
+
+
+class End(asyncio.BufferedProtocol):
+    """Where a connection enters or leaves the link.
+
+    Args:
+        out: The stream of what is read here.
+        back: The stream of what is written here.
+        on_lost: Called once when the connection is gone at this end.
+        on_made: Called once when it is there.
+
+    Attributes:
+        transport: What it reads from and writes to; None before it is there and after it is lost.
+    """
+
+    def __init__(
+        self,
+        out: Stream,
+        back: Stream,
+        on_lost: Callable[[], None],
+        on_made: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Waits for its transport."""
+        self._out = out
+        self._back = back
+        self._on_lost = on_lost
+        self._on_made = on_made
+        self._buffer = bytearray(MOST_READ_BYTES)
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio calls it."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's only look like it
+        self._out.begin_at(self.transport)
+        self._back.end_at(self.transport)
+        self._on_made()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """As asyncio calls it: room for no more than the link should take at once."""
+        return memoryview(self._buffer)[: self._out.most_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """As asyncio calls it."""
+        self._out.send(bytes(memoryview(self._buffer)[:nbytes]))
+
+    def eof_received(self) -> bool:
+        """As asyncio calls it; the other direction stays open."""
+        self._out.leave_source()
+        self._out.send(b"")
+        return True
+
+    def pause_writing(self) -> None:
+        """As asyncio calls it."""
+        self._back.hold()
+
+    def resume_writing(self) -> None:
+        """As asyncio calls it."""
+        self._back.go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As asyncio calls it. The other end hears of it when the link tells."""
+        self._out.leave_source()
+        self._back.go_on()
+        self._out.send(None)
+        self.transport = None
+        self._on_lost()
