@@ -45,7 +45,7 @@ class MadeUpDevice:
         self.models = models
         self.listener = listener
         self.loop = loop
-        self.base_ms, self.item_ms = 4.0, 1.0
+        self.base_ms, self.item_ms = 20.0, 5.0
         self.ran = 0
         self._free_s = 0.0
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -89,13 +89,60 @@ class MadeUpDevice:
         return {}
 
 
+class Cable:
+    """What lies between a box's door and the others; while it is cut, nobody is told anything."""
+
+    def __init__(self) -> None:
+        self.cut = False
+        self._mended = asyncio.Event()
+        self._carriers: set[asyncio.Task[None]] = set()
+
+    async def lay(self, port: int) -> int:
+        """Carries what comes to the port that it returns to that one."""
+        self._port = port
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def pull(self) -> None:
+        self.cut = True
+        self._mended.clear()
+
+    def mend(self) -> None:
+        self.cut = False
+        self._mended.set()
+
+    def remove(self) -> None:
+        self._server.close()
+        for carrier in self._carriers:
+            carrier.cancel()
+
+    async def _connect(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        await self._whole()
+        far, forth = await asyncio.open_connection("127.0.0.1", self._port)
+        for ends in ((near, forth), (far, back)):
+            carrier = asyncio.get_running_loop().create_task(self._carry(*ends))
+            self._carriers.add(carrier)
+            carrier.add_done_callback(self._carriers.discard)
+
+    async def _whole(self) -> None:
+        if self.cut:
+            await self._mended.wait()
+
+    async def _carry(self, near: asyncio.StreamReader, far: asyncio.StreamWriter) -> None:
+        try:
+            while data := await near.read(1 << 16):
+                await self._whole()
+                far.write(data)
+        finally:
+            far.close()
+
+
 class Box:
     """One box, with what came of the requests that entered there."""
 
     def __init__(
         self,
         name: str,
-        join: Sequence[Box] = (),
         models: dict[str, str] | None = None,
         policy: tuple[str, dict[str, Any]] = ("goodput", {}),
         token: str = TOKEN,
@@ -105,8 +152,10 @@ class Box:
         assert isinstance(loop, VirtualLoop)
         self.loop = loop
         self.name = name
-        self.join = [Address("tcp", host="127.0.0.1", port=box.port) for box in join]
+        self.join: list[Address] = []
+        self.joins_itself = False
         self.token, self.site = token, site
+        self.cable = Cable()
         # Monotonic clocks of two machines never agree.
         offset_ns = random.Random(name).randrange(10**15)
         self.driver = Driver(policy, clock_ns=lambda: loop.time_ns() + offset_ns)
@@ -119,15 +168,29 @@ class Box:
         self.places: Counter[str] = Counter()
         self.asked = 0
 
-    async def start(self, port: int = 0) -> Box:
-        self.server = await self.loop.create_server(self.door, "127.0.0.1", port)
+    def join_at(self, boxes: Sequence[Box]) -> None:
+        self.join = [Address("tcp", host="127.0.0.1", port=box.outside) for box in boxes]
+
+    async def start(self) -> None:
+        self.server = await self.loop.create_server(self.door, "127.0.0.1", 0)
         self.port: int = self.server.sockets[0].getsockname()[1]
+        self.outside = await self.cable.lay(self.port)
+        if self.joins_itself:
+            self.join_at([self])
         options = SiteOptions(
-            self.site, self.name, tuple(self.join), port=self.port, token=self.token
+            self.site, self.name, tuple(self.join), port=self.outside, token=self.token
         )
         self.neighbours = self.door.neighbours = Neighbours(self.driver, options)
         self.neighbours.start()
-        return self
+
+    async def start_again(self) -> None:
+        """A new life of a box that crashed, elsewhere but with the same name and device."""
+        ran, join = self.device.ran, self.join
+        fresh = Box(self.name, self.device.models)
+        fresh.endings, fresh.places, fresh.asked = self.endings, self.places, self.asked
+        self.__dict__.update(fresh.__dict__)
+        self.join, self.device.ran = join, ran
+        await self.start()
 
     async def stop(self) -> None:
         """Drains, as a box does on SIGTERM."""
@@ -139,6 +202,7 @@ class Box:
 
     async def crash(self) -> None:
         """Is gone from one moment to the next, as far as others can tell."""
+        self.cable.remove()
         self.server.close()
         self.door.close()
         await self.neighbours.close()
