@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
+from edge_agent.rebirth import mark_life, start_over
 from edge_agent.run_dir import make_run_dir
 from scheduler.address import Address
 from scheduler.config import Config, DeviceConfig
@@ -65,7 +67,10 @@ class Agent:
         self._stopping = threading.Event()
         self._run_dir = make_run_dir()
         self._doors: Doors | None = None
+        mark_life()
+        self._born_s = time.monotonic()
         self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
+        self._cluster.watch(self._ray_died)
         try:
             self._start(config_file, scheduler_cores(hardware))
         except BaseException:
@@ -202,7 +207,15 @@ class Agent:
                 ray.kill(actor, no_restart=True)
         self._clean_up()
 
+    def _ray_died(self, part: str) -> None:
+        """Starts over, from any thread: those of the old life may wait for Ray without end."""
+        if not self._stopping.is_set():
+            print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+            start_over(self._born_s)
+
     def _clean_up(self) -> None:
+        self._stopping.set()
         self._cluster.stop()
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)

@@ -64,6 +64,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         rates: Requests per second by outcome since the last look; None on the first.
     """
     parts: list[RenderableType] = [_headline(status), Text(), _targets(status)]
+    if neighbours := status.get("neighbours"):
+        parts += [Text(), *_members(neighbours, status.get("targets", []))]
     if queues := [queue for queue in status.get("queues", []) if queue["requests"]]:
         parts += [Text(), _queues(queues)]
     parts += [Text(), _outcomes(status.get("outcomes", {}), rates)]
@@ -117,6 +119,28 @@ def _readiness(target: Answer) -> str:
     highest = known[-1]
     kept = highest["kept"] / highest["batches"]
     return f"ready; {kept:.1%} within the {highest['promised']:.0%} predicted"
+
+
+def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[RenderableType]:
+    """The other boxes of the site, and what was sent there."""
+    if neighbours["alone"]:
+        yield Text("No other box is heard: this one goes on alone.", style="bold yellow")
+    if not neighbours["members"]:
+        return
+    sent = {target["id"]: target for target in targets}
+    figures = ("heard", "forwarded", "refused")
+    table = plain_table("box", "state", *figures, "address", right=figures)
+    for member in neighbours["members"]:
+        heard_s, link = member["heard_s"], sent.get(member["name"], {})
+        table.add_row(
+            member["name"],
+            Text(member["state"], style="green" if member["state"] == "up" else "yellow"),
+            "never" if heard_s is None else f"{duration(heard_s)} ago",
+            f"{link.get('forwarded', 0):,}",
+            f"{link.get('refused', 0):,}",
+            member["address"],
+        )
+    yield table
 
 
 def _queues(queues: Sequence[Answer]) -> Table:

@@ -375,6 +375,7 @@ class PeerLink:
         )
         if not self._up:
             self._up, self._learned = True, False
+            self._listener.on_progress(self._box, 1, 1, "ready")
             self._listener.on_up(spec)
             if not closed_ns:
                 return
