@@ -20,7 +20,15 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from scheduler import cli_config, cli_infer, cli_link, cli_policy, cli_replay, cli_token
+from scheduler import (
+    cli_config,
+    cli_infer,
+    cli_link,
+    cli_policy,
+    cli_pull,
+    cli_replay,
+    cli_token,
+)
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_help import SETTINGS, TwoWordCommands, examples
 from scheduler.cli_inputs import InputProblem, load_inputs
@@ -57,6 +65,7 @@ app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
 app.add_typer(cli_replay.replay_app)
 app.add_typer(cli_link.app)
 app.add_typer(cli_token.app)
+app.add_typer(cli_pull.app)
 
 Url = Annotated[
     str | None,

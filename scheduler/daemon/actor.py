@@ -32,6 +32,7 @@ from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
 from scheduler.ingress.direct import DirectDoor
+from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.policy_loading import load_policy
 from scheduler.result import Result
@@ -135,6 +136,7 @@ class SchedulerProcess:
             max_budget_ns=int(limits.max_budget_s * 1e9),
         )
         self._door = NativeDoor(self._driver, rules, self._describe)
+        self._door.shelf = ModelShelf(config.models)
         self._direct = DirectDoor(self._loop, self._driver, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)

@@ -369,6 +369,11 @@ class Driver:
 
     # -- looking in
 
+    def own_models(self) -> list[str]:
+        """The models that devices of this box serve, by name."""
+        own = [t.offers for t in self.core.targets.values() if not t.spec.remote]
+        return sorted({model for offers in own for model in offers} & self.catalog.cards.keys())
+
     def status(self) -> dict[str, Any]:
         """What the scheduler holds and how requests ended, for people and programs."""
         core = self.core

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,6 +23,8 @@ from scheduler.errors import (
     Unavailable,
 )
 from scheduler.ingress.admission import Admission
+from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
+from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.request_header import id_of
 from scheduler.tenants import ANYONE, OWNER, Access, Tenant
 from scheduler.wire import (
@@ -76,6 +78,7 @@ class NativeDoor:
         reading_bytes: The memory of bodies that are coming in.
         unsent: The connections that have something to say.
         neighbours: Takes what other boxes say; None where there are none.
+        shelf: Gives model files to other boxes; None for not.
     """
 
     def __init__(self, driver: Driver, rules: DoorRules, status: Callable[[], Any]) -> None:
@@ -89,6 +92,7 @@ class NativeDoor:
         self._connections: set[_Connection] = set()
         self.admission = Admission(driver, rules.max_budget_ns)
         self.neighbours: Neighbours | None = None
+        self.shelf: ModelShelf | None = None
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
@@ -268,6 +272,9 @@ class _Connection(asyncio.BufferedProtocol):
             request_id = self._ids.get(id_of(header))
             if request_id is not None:
                 self._driver.cancel(request_id)
+        elif kind in SHELF_MESSAGES and self._door.shelf is not None:
+            self._tenant_of(header).check_scope("peer")
+            self._door.shelf.take(header, self._driver.own_models(), self._say_later)
         else:
             value = self._take_question(kind, header)
             self._say({"t": "reply", "id": header.get("id"), "value": value})
@@ -385,7 +392,10 @@ class _Connection(asyncio.BufferedProtocol):
 
     def tell(self, header: Header) -> None:
         """Says something of its own accord, outside of any event."""
-        self._say(header)
+        self._say_later(header, ())
+
+    def _say_later(self, header: Header, body: Sequence[Any]) -> None:
+        self._write(encode(header, body))
         self._door.flush()
 
     def _say(self, header: Header) -> None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class SteadyLoad:
             number = self.sent
             self.sent += 1
             future = self._client.submit(self._model, X, deadline_ms=self._deadline_ms)
-            future.add_done_callback(lambda done, number=number: self._note(number, done))
+            future.add_done_callback(partial(self._note, number))
 
     def _note(self, number: int, future: Future[Result]) -> None:
         with self._lock:

@@ -334,14 +334,8 @@ class Neighbours:
 
     def _own_cards(self) -> list[Any]:
         """The models that devices of this box serve."""
-        core, catalog = self._driver.core, self._driver.catalog
-        names = {
-            model
-            for target in core.targets.values()
-            if not target.spec.remote
-            for model in target.offers
-        }
-        return [asdict(catalog.cards[name]) for name in sorted(names) if name in catalog.cards]
+        cards = self._driver.catalog.cards
+        return [asdict(cards[name]) for name in self._driver.own_models()]
 
     async def _tidy(self, now_ns: int) -> None:
         """Lets go of those that are forgotten, and says who came, went or is missing."""
