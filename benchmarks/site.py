@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=15.0, help="Of each part without failures."
     )
-    parser.add_argument("--load", type=float, default=0.85, help="As a share of all capacity.")
+    parser.add_argument("--load", type=float, default=0.8, help="As a share of all capacity.")
     asked = parser.parse_args()
     figures: dict[str, Any] = {
         "cpus": os.cpu_count(),

@@ -42,6 +42,9 @@ from workers.link import ModelCard, Packed
 RESTART_NS = 3_000_000_000
 """How long a lost worker is expected to be away, until it has been seen to come back."""
 
+_CANCEL_S = 0.1
+"""So long a task has to heed that it is cancelled."""
+
 _TICK_S = 0.001
 """The event loop's timers are no finer."""
 
@@ -68,8 +71,9 @@ class _Way:
 
     async def close(self) -> None:
         """Hangs up, for good."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        while not self.task.done():
+            self.task.cancel()  # again: before Python 3.12 `wait_for` may swallow it
+            await asyncio.wait((self.task,), timeout=_CANCEL_S)
         self.link.close()
 
 

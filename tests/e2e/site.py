@@ -19,7 +19,7 @@ from tests.e2e.running_agent import RunningAgent
 from tests.hosts import Host
 
 PORT = 8702
-BASE_MS, ITEM_MS, BATCH = 20, 5, 8
+BASE_MS, ITEM_MS, BATCH = 20, 5, 4
 CAPACITY = BATCH / (BASE_MS + ITEM_MS * BATCH) * 1e3
 """Requests per second of one device."""
 
@@ -45,7 +45,7 @@ def start_box(
         token_file=str(token),
         policy={"name": "spill"},
         devices=[{"id": f"cpu:{n}", **device} for n in range(devices)],
-        profile={"max_batch": BATCH, "seconds": 0.5},
+        profile={"max_batch": BATCH, "seconds": 1.0},
         journal={"enabled": False},
         neighbours={"name": name, "join": [f"{other.address}:{PORT}" for other in join]},
     )

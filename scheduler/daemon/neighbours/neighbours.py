@@ -123,9 +123,11 @@ class Neighbours:
 
     async def close(self) -> None:
         """Looks for nobody any more; the links are the driver's to close."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left: set[asyncio.Task[None]] = set(self._tasks)
+        while left:
+            for task in left:
+                task.cancel()  # again: before Python 3.12 `wait_for` may swallow it
+            _, left = await asyncio.wait(left, timeout=REPORT_S)
 
     # -- what others say at the door
 
