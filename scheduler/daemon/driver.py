@@ -134,6 +134,10 @@ class Driver:
         """Connects to the worker of a device, now and whenever it was lost."""
         self.add_target(device_id, WorkerLink(device_id, path, self))
 
+    def has_target(self, target_id: str) -> bool:
+        """Whether that name is taken."""
+        return target_id in self._ways
+
     def add_target(self, target_id: str, link: TargetLink) -> None:
         """Lets a link find its target, now and whenever it was lost."""
         task = self._loop.create_task(link.keep_connected())

@@ -37,6 +37,11 @@ def state(members: Members, now_ns: int) -> str:
     return member.state(now_ns)
 
 
+def who(members: Members) -> Identity:
+    (member,) = members
+    return member.who
+
+
 def test_a_box_is_up_suspected_gone_and_forgotten_as_silence_lasts():
     members = Members("a", 1)
     members.introduced(B, 0)
@@ -53,7 +58,7 @@ def test_hearsay_tells_where_a_box_is_but_not_whether_it_can_be_reached():
     a, c = Members("a", 1), Members("c", 1)
     c.introduced(B, 0)
     a.told(c.gossip(5 * MS), 5 * MS)
-    assert a.get("b").who == B
+    assert who(a) == B
     assert state(a, 5 * MS) == "gone"
 
 
@@ -62,9 +67,9 @@ def test_what_was_heard_later_is_believed():
     a.introduced(B, 0)
     moved = ["b", "tcp://10.0.0.9:1", 8]
     a.told([[*moved, 50, False]], 40 * MS)
-    assert a.get("b").who == B, "older than what was heard directly"
+    assert who(a) == B, "older than what was heard directly"
     a.told([[*moved, 10, False]], 40 * MS)
-    assert a.get("b").who.address == "tcp://10.0.0.9:1"
+    assert who(a).address == "tcp://10.0.0.9:1"
     a.told([[*moved, 0, True]], 41 * MS)
     assert state(a, 41 * MS) == "left"
     a.introduced(B, 42 * MS)
@@ -81,7 +86,7 @@ def test_a_name_belongs_to_one_box_as_long_as_that_is_there():
         members.introduced(Identity("a", "tcp://10.0.0.3:1", 8), 1)
     members.introduced(Identity("b", B.address, 9), 2)  # it was started again
     members.introduced(other, 2 + SUSPECT_NS)
-    assert members.get("b").who == other
+    assert who(members) == other
 
 
 def test_a_site_has_so_many_boxes_and_no_more():
@@ -123,3 +128,13 @@ def test_no_report_does_harm(rows: Any):
     for row in read:
         assert row.wait_ns >= 0
         assert min(row.service_ns) > 0
+
+
+@pytest.mark.parametrize(
+    ("box", "address"), [("cpu:0", "tcp://h:1"), ("", "tcp://h:1"), ("b", "unix:///run/x.sock")]
+)
+def test_no_box_is_taken_for_a_device_or_a_socket_of_this_one(box, address):
+    members = Members("a", 1)
+    with pytest.raises(ValueError, match=r"no name|that machine"):
+        members.told([[box, address, 1, 0, False]], 1)
+    assert len(members) == 0

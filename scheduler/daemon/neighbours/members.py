@@ -7,10 +7,12 @@ can be reached is nobody's word but its own: a cable that is cut for one need no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scheduler.address import parse_address
 from scheduler.errors import Forbidden
 
 State = Literal["up", "suspected", "gone", "left"]
@@ -24,6 +26,11 @@ GONE_NS = 10_000_000_000
 FORGET_NS = 3_600_000_000_000
 """After so long without anybody having heard of it, it is no member any more."""
 
+_ENTRY = (str, str, int, int, bool)
+"""What gossip says of a member: name, address, incarnation, age in milliseconds, left."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
 MOST_MEMBERS = 256
 """More than these are not taken in: every box keeps a connection to every other one."""
 
@@ -36,11 +43,21 @@ class Identity:
         box: Its name, of its own within the site.
         address: Where its native door is reached, as a URL.
         incarnation: Of this life of its scheduler; another life has another number.
+
+    Raises:
+        ValueError: A box can't be called that, or not be reached there.
     """
 
     box: str
     address: str
     incarnation: int
+
+    def __post_init__(self) -> None:
+        """Refuses what would be mistaken for a device of the box, or a socket of it."""
+        if _NAME.fullmatch(self.box) is None:
+            raise ValueError(f"{self.box!r:.80} is no name of a box")
+        if parse_address(self.address).scheme == "unix":
+            raise ValueError(f"{self.address!r:.80} is on that machine alone")
 
 
 @dataclass(slots=True)
@@ -143,19 +160,24 @@ class Members:
             for m in self._members.values()
         ]
 
-    def told(self, entries: Iterable[Any], now_ns: int) -> None:
+    def told(self, entries: Sequence[Any], now_ns: int) -> None:
         """Takes over what another box knows better.
 
         Raises:
             ValueError: The entries are not what `gossip` gives.
         """
-        for box, address, incarnation, age_ms, left in entries:
-            typed = (box, str), (address, str), (incarnation, int), (age_ms, int), (left, bool)
-            if any(type(value) is not kind for value, kind in typed):
-                raise ValueError(f"no member: {[box, address, incarnation, age_ms, left]!r:.100}")
+        for entry in entries:
+            if not isinstance(entry, list) or len(entry) != len(_ENTRY):
+                raise ValueError(f"no member: {entry!r:.100}")
+            box, address, incarnation, age_ms, left = entry
+            if any(type(v) is not kind for v, kind in zip(entry, _ENTRY, strict=True)):
+                raise ValueError(f"no member: {entry!r:.100}")
             if box != self._own:
                 self._told_of(
-                    Identity(box, address, incarnation), now_ns - age_ms * 10**6, left, now_ns
+                    Identity(box, address, incarnation),
+                    now_ns - max(0, age_ms) * 10**6,
+                    left,
+                    now_ns,
                 )
 
     def _told_of(self, who: Identity, told_ns: int, left: bool, now_ns: int) -> None:

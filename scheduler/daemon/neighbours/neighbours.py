@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import structlog
 
 from scheduler import wire
-from scheduler.address import Address, parse_address
+from scheduler.address import Address
 from scheduler.connection import Connection
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.neighbours.members import SUSPECT_NS, Identity, Members
@@ -166,12 +166,12 @@ class Neighbours:
             raise Forbidden(f"this box belongs to the site {self._options.site!r}, not {site!r}")
         if (box, incarnation) != (self._options.box, self._incarnation):
             now_ns = self._driver.clock_ns()
-            if address is not None:
-                self._members.introduced(Identity(box, _checked(address), incarnation), now_ns)
             try:
+                if address is not None:
+                    self._members.introduced(Identity(box, address, incarnation), now_ns)
                 self._members.told(members, now_ns)
-            except (TypeError, ValueError) as error:
-                raise InvalidInput(f"members: {error}") from None
+            except ValueError as error:
+                raise InvalidInput(str(error)) from None
             self._adopt()
             self._guests[guest] = _Visit(box)
         own = self._own_address(guest.local_host)
@@ -220,7 +220,7 @@ class Neighbours:
         if found != box:
             raise ProtocolError(f"at the address of {box!r} is {found!r}")
 
-    def heard(self, box: str, members: Any) -> None:
+    def heard(self, box: str, members: Sequence[Any]) -> None:
         """A member has sent a report, with whom it knows now and then."""
         now_ns = self._driver.clock_ns()
         self._members.heard(box, now_ns)
@@ -254,7 +254,7 @@ class Neighbours:
         now_ns = self._driver.clock_ns()
         where = str(asked) if asked is not None else address or self.address_of(box)
         if where is not None:
-            self._members.introduced(Identity(box, _checked(where), incarnation), now_ns)
+            self._members.introduced(Identity(box, where, incarnation), now_ns)
         self._members.told(members, now_ns)
         self._adopt()
         return box
@@ -281,6 +281,9 @@ class Neighbours:
         for member in self._members:
             box = member.who.box
             if box not in self._links and not member.left:
+                if self._driver.has_target(box):
+                    log.error("a box is called like a target of this one", box=box)
+                    continue
                 link = PeerLink(box, self._options.token, self, self._driver, self._driver.clock_ns)
                 self._links[box] = link
                 self._driver.add_target(box, link)
@@ -370,12 +373,3 @@ class Neighbours:
             "alone": self._is_alone(now_ns),
             "members": self._members.describe(now_ns),
         }
-
-
-def _checked(address: str) -> str:
-    """An address of another machine's door.
-
-    Raises:
-        AddressError: It is none.
-    """
-    return str(parse_address(address))

@@ -152,7 +152,7 @@ class PeerLink:
                     await self._meet()
                     self._backoff.reset()
                     await self._broken.wait()
-                except (LaxityError, OSError, asyncio.TimeoutError) as error:
+                except (LaxityError, OSError, ValueError, asyncio.TimeoutError) as error:
                     self._reason = str(error) or type(error).__name__
                 self._hang_up()
                 await asyncio.sleep(self._backoff.next_ns() / 1e9)
@@ -174,6 +174,7 @@ class PeerLink:
         self._connection = connection
         self._leaving = connection.draining
         self._heard_ns = self._clock_ns()
+        self._pinged_ns = 0
         connection.send(wire.encode(self._introducer.introduction(connection)))
         await met
 
@@ -208,7 +209,7 @@ class PeerLink:
     def leave(self) -> None:
         """Says that this box goes."""
         if self._connection is not None:
-            self._connection.send(wire.encode({"t": "leave", "id": -1}))
+            self._connection.send(wire.encode({"t": "leave", "id": -2}))
 
     def check(self, now_ns: int) -> None:
         """Notices silence, and measures the way; to be called a few times a second."""
