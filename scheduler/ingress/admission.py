@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.core.requests import LOWEST_PRIORITY
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import Overloaded, Unavailable
@@ -49,8 +48,7 @@ class Admission:
     ) -> Submission:
         """The request that an `infer` message asks for.
 
-        One that another box has forwarded stays here, and stands back behind the box's own of the
-        same priority.
+        One that another box has forwarded stays here.
 
         Raises:
             InvalidInput: Something in it is wrong.
@@ -72,13 +70,11 @@ class Admission:
         if body is None:
             raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
         specs, body = _as_one_item(shape, header["in"], body)
-        kind = shape.kind
-        if forwarded:
-            kind, priority = kind._replace(local=True), min(priority + 1, LOWEST_PRIORITY)
+        kind = shape.kind._replace(local=True) if forwarded else shape.kind
         now_ns = self._driver.clock_ns()
         size = len(body)
         if counted:
-            priority = max(priority, tenant.priority(header.get("priority")))
+            priority = tenant.priority(header.get("priority"))
             self.quotas.admit(tenant, size, now_ns)
 
         def ended(answer: Answer) -> None:

@@ -186,7 +186,7 @@ class Members:
             if now_ns - told_ns < FORGET_NS and len(self._members) < MOST_MEMBERS:
                 self._members[who.box] = Member(who, told_ns, None, left)
         elif told_ns > known.told_ns:
-            known.told_ns = min(told_ns, now_ns)
+            known.told_ns = told_ns
             if known.who.incarnation != who.incarnation:
                 known.who, known.left = who, left
             elif left:
