@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
 from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
+from edge_agent.rebirth import mark_life, start_over
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
 from edge_agent.worker_arguments import worker_arguments
@@ -64,7 +66,10 @@ class Agent:
         self._stopping = threading.Event()
         self._run_dir = make_run_dir()
         self._doors: Doors | None = None
+        mark_life()
+        self._born_s = time.monotonic()
         self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
+        self._cluster.watch(self._ray_died)
         try:
             self._start(config_file, scheduler_cores(hardware))
         except BaseException:
@@ -147,7 +152,7 @@ class Agent:
             if len(failed) == len(self.devices):
                 reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
                 raise AgentError(f"no device can be used: {reasons}")
-            # Clouds may take as long as they like: the box serves without them.
+            # What is beyond the box comes and goes as it likes.
             targets = [t for t in self.status()["targets"] if t["id"] in self.workers]
             progress(targets)
             waiting = [
@@ -191,7 +196,15 @@ class Agent:
                 ray.kill(actor, no_restart=True)
         self._clean_up()
 
+    def _ray_died(self, part: str) -> None:
+        """Starts over, from any thread: those of the old life may wait for Ray without end."""
+        if not self._stopping.is_set():
+            print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+            start_over(self._born_s)
+
     def _clean_up(self) -> None:
+        self._stopping.set()
         self._cluster.stop()
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)

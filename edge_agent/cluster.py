@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import select
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import ray
 
 _SHUTDOWN_S = 8.0
+
+_PARTS = frozenset(("gcs_server", "raylet"))
+"""Without either of them a cluster can't go on."""
 
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Near Ray's minimum: tensors don't travel through the object store."""
@@ -39,6 +45,24 @@ class Cluster:
             _node_ip_address="127.0.0.1",
             _temp_dir=str(folder),
         )
+
+    def watch(self, on_death: Callable[[str], None]) -> None:
+        """Tells, from a thread of its own and once, which part of Ray has died.
+
+        Ray itself notices that its head is gone after a minute, and then ends everything; when
+        its node manager is gone it ends the actors at once, and nothing brings them back.
+        """
+        parts = [p for p in psutil.Process().children(recursive=True) if p.name() in _PARTS]
+        watched = {os.pidfd_open(part.pid): part.name() for part in parts}
+
+        def watch() -> None:
+            poll = select.poll()
+            for number in watched:
+                poll.register(number, select.POLLIN)
+            dead, _ = poll.poll()[0]
+            on_death(watched[dead])
+
+        threading.Thread(target=watch, name="laxity-ray-watch", daemon=True).start()
 
     def stop(self) -> None:
         """Ends Ray and all its processes.

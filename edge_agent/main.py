@@ -24,6 +24,9 @@ Examples:
 
   edge_agent --config edge.yaml       as the file says; see configs/edge.yaml
 
+  edge_agent --config edge.yaml --join 10.0.0.7:8702
+                                      and share work with that box and those it knows
+
   edge_agent --probe                  say what this box has, and stop
 """
 
@@ -38,6 +41,13 @@ def serve(
     ] = None,
     models: Annotated[
         Path | None, typer.Option(help="Model repository, instead of the configuration's.")
+    ] = None,
+    join: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The native door of another box of the site; may be said several times.",
+        ),
     ] = None,
     probe_only: Annotated[
         bool, typer.Option("--probe", help="Say what this box has, and stop.")
@@ -54,7 +64,7 @@ def serve(
         print(json.dumps(to_dict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
         return
     try:
-        settings = load_config(config)
+        settings = load_config(config, {"join": join} if join else None)
     except ConfigError as error:
         console.print(f"[red]{error}[/red]")
         raise typer.Exit(2) from None

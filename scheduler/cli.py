@@ -26,6 +26,7 @@ from scheduler import (
     cli_infer,
     cli_link,
     cli_policy,
+    cli_pull,
     cli_replay,
     cli_tasks,
     cli_token,
@@ -71,6 +72,7 @@ app.add_typer(cli_replay.replay_app)
 app.add_typer(cli_link.app)
 app.add_typer(cli_tasks.app, name="task", help="Durable tasks: list, show, fetch, cancel.")
 app.add_typer(cli_token.app)
+app.add_typer(cli_pull.app)
 
 
 @app.callback(invoke_without_command=True)

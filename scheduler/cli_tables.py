@@ -66,6 +66,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(status), Text(), _targets(status)]
     if ways := [target for target in status.get("targets", []) if "way" in target]:
         parts += [Text(), _ways(ways)]
+    if neighbours := status.get("neighbours"):
+        parts += [Text(), *_members(neighbours, status.get("targets", []))]
     if queues := [queue for queue in status.get("queues", []) if queue["requests"]]:
         parts += [Text(), _queues(queues)]
     parts += [Text(), _outcomes(status.get("outcomes", {}), rates)]
@@ -178,6 +180,28 @@ def _cache(cache: Answer) -> Text:
             style = "not bold green" if link["open"] else "not bold red"
             line.append(f"{link['url']} · ", style="not bold").append(how, style=style)
     return line
+
+
+def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[RenderableType]:
+    """The other boxes of the site, and what was sent there."""
+    if neighbours["alone"]:
+        yield Text("No other box is heard: this one goes on alone.", style="bold yellow")
+    if not neighbours["members"]:
+        return
+    sent = {target["id"]: target for target in targets}
+    figures = ("heard", "forwarded", "refused")
+    table = plain_table("box", "state", *figures, "address", right=figures)
+    for member in neighbours["members"]:
+        heard_s, link = member["heard_s"], sent.get(member["name"], {})
+        table.add_row(
+            member["name"],
+            Text(member["state"], style="green" if member["state"] == "up" else "yellow"),
+            "never" if heard_s is None else f"{duration(heard_s)} ago",
+            f"{link.get('forwarded', 0):,}",
+            f"{link.get('refused', 0):,}",
+            member["address"],
+        )
+    yield table
 
 
 def _queues(queues: Sequence[Answer]) -> Table:

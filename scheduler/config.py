@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -28,6 +29,7 @@ from scheduler.address import (
 from scheduler.config_cache import CacheConfig
 from scheduler.config_cloud import CloudConfig
 from scheduler.config_doors import DoorsConfig, TlsConfig
+from scheduler.config_neighbours import NeighboursConfig
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config_types import (
     ConfigPath,
@@ -54,6 +56,7 @@ __all__ = [
     "LimitsConfig",
     "ListenConfig",
     "LogConfig",
+    "NeighboursConfig",
     "PolicyConfig",
     "Problem",
     "ProfileConfig",
@@ -317,6 +320,9 @@ class Config(Section):
     durable: DurableConfig = Field(default_factory=DurableConfig)
     """Durable tasks: kept on disk until they have run."""
 
+    neighbours: NeighboursConfig | None = None
+    """How this box finds the other boxes of its site; none keeps it to itself."""
+
     log: LogConfig = Field(default_factory=LogConfig)
     """What the daemon writes to stderr."""
 
@@ -364,6 +370,26 @@ class Config(Section):
             )
         return tls
 
+    @field_validator("neighbours")
+    @classmethod
+    def _neighbours_can_meet(
+        cls, neighbours: NeighboursConfig | None, info: ValidationInfo
+    ) -> NeighboursConfig | None:
+        listen = info.data.get("listen")
+        if neighbours is None or listen is None:
+            return neighbours
+        if neighbours.advertise is None and all(a.scheme == "unix" for a in listen.native):
+            raise ValueError(
+                "other boxes have to reach this one: add a tcp:// address to listen.native, "
+                "or say under advertise where a proxy stands"
+            )
+        if neighbours.token_file is None and info.data.get("token_file") is None:
+            raise ValueError(
+                "boxes show each other a token: name a file that holds it under token_file, "
+                "the same on each box"
+            )
+        return neighbours
+
     @field_validator("token_file")
     @classmethod
     def _open_doors_ask_who_is_there(cls, path: Path | None, info: ValidationInfo) -> Path | None:
@@ -384,18 +410,21 @@ class Config(Section):
         return path
 
 
-def load_config(path: Path | None) -> Config:
+def load_config(path: Path | None, neighbours: Mapping[str, Any] | None = None) -> Config:
     """Reads and validates a configuration.
 
     Args:
         path: A YAML file; None takes every default, with relative paths starting here.
+        neighbours: Keys of that section that come first, e.g. from a command line.
 
     Raises:
         ConfigError: With every mistake in the file, its line, and what would be accepted.
     """
+    data, node = ({}, None) if path is None else read_yaml_file(path)
+    if neighbours is not None:
+        data = {**data, "neighbours": {**(data.get("neighbours") or {}), **neighbours}}
     if path is None:
-        return _validated({}, None, "defaults", Path.cwd())
-    data, node = read_yaml_file(path)
+        return _validated(data, None, "defaults", Path.cwd())
     return _validated(data, node, str(path), path.absolute().parent)
 
 

@@ -104,6 +104,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    @property
+    def local_host(self) -> str | None:
+        """The address of this machine as the other end sees it; None where there is none."""
+        name = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return str(name[0]) if isinstance(name, tuple) else None
+
     def fail(self, error: Exception) -> None:
         """Gives the connection up at once; `on_lost` follows with `error`."""
         if self._failure is None:

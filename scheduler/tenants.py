@@ -17,7 +17,7 @@ from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
 from scheduler.errors import Forbidden, ModelNotFound, Unauthorized
 
-Scope = Literal["infer", "tasks", "shared_memory", "admin"]
+Scope = Literal["infer", "tasks", "shared_memory", "peer", "admin"]
 
 HASH_PREFIX = "sha256:"
 LONGEST_TOKEN = 1024
@@ -69,8 +69,8 @@ class Tenant(BaseModel):
     """The models it may use; * stands for any letters."""
 
     scopes: tuple[Scope, ...] = ("infer",)
-    """infer; tasks: keep durable tasks on its disk; shared_memory: name memory of the box; admin:
-    load and unload models, swap policy."""
+    """infer; tasks: keep durable tasks on its disk; shared_memory: name memory of the box; peer: be
+    another box of the site; admin: load and unload models, swap policy."""
 
     rate_per_s: Annotated[float, Field(gt=0)] | None = None
     """Requests per second, on average."""
@@ -127,7 +127,7 @@ class Tenant(BaseModel):
 ANYONE = Tenant(name="anyone", scopes=("infer", "tasks", "shared_memory"))
 """Who comes in where no token is asked for; shared memory has a switch of its own."""
 
-OWNER = Tenant(name="owner", scopes=("infer", "tasks", "shared_memory", "admin"))
+OWNER = Tenant(name="owner", scopes=("infer", "tasks", "shared_memory", "peer", "admin"))
 """Whom the permissions of a unix socket let in, or who shows the box's one token."""
 
 
@@ -262,6 +262,19 @@ def _read_token_hash(path: Path) -> str:
         message = f"holds {len(text)} characters; a token has {SHORTEST_TOKEN} or more"
         raise ConfigError(str(path), [Problem("token_file", message)])
     return hash_of(text)
+
+
+def read_token(path: Path, key: str) -> str:
+    """The token itself that a file holds, to be shown to others.
+
+    Raises:
+        ConfigError: The file can't be used, or holds a hash.
+    """
+    text = read_secret(path, key).strip()
+    if text.startswith(HASH_PREFIX) or not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
+        message = "holds a hash or no token; what is shown to other boxes is the token itself"
+        raise ConfigError(str(path), [Problem(key, message)])
+    return text
 
 
 def read_secret(path: Path, key: str) -> str:

@@ -312,3 +312,28 @@ def test_the_state_folder_depends_on_who_runs_it(monkeypatch):
     assert default_state_dir() == Path("/home/ada/.cache/laxity")
     monkeypatch.setenv("LAXITY_STATE_DIR", "/srv/state")
     assert Config().state_dir == Path("/srv/state")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("neighbours: {join: ['10.0.0.7:8702']}", "add a tcp:// address to listen.native"),
+        ("neighbours: {join: ['10.0.0.7']}", "HOST:PORT"),
+        ("neighbours: {join: 'unix:///run/x.sock'}", "HOST:PORT"),
+        ("neighbours: {name: Box A}", "like box-a"),
+        (
+            "listen: {native: 'tcp://127.0.0.1:0'}\nneighbours: {}",
+            "name a file that holds it under token_file",
+        ),
+    ],
+)
+def test_boxes_that_could_not_meet_are_told_why(refusal, text, wanted):
+    assert any(wanted in line for line in refusal(text))
+
+
+def test_a_command_line_may_say_whom_to_join(write, tmp_path):
+    token = tmp_path / "token"
+    path = write(f"listen: {{native: 'tcp://127.0.0.1:0'}}\ntoken_file: {token}\n")
+    config = load_config(path, {"join": ["10.0.0.7:8702"]})
+    assert config.neighbours is not None
+    assert [str(address) for address in config.neighbours.join] == ["tcp://10.0.0.7:8702"]

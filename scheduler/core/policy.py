@@ -10,6 +10,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
+from scheduler.core.two_choices import nearest_first
 from scheduler.core.values import value
 
 
@@ -90,9 +91,18 @@ class View:
         curve_epoch: Rises whenever a prediction may have changed, or the fleet.
         queues: The queues that hold requests, by class.
         targets: All known targets, by id, in the order in which they first came up.
+        has_peers: Whether other boxes are among them.
     """
 
-    __slots__ = ("_arrivals", "curve_epoch", "fleet_epoch", "now_ns", "queues", "targets")
+    __slots__ = (
+        "_arrivals",
+        "curve_epoch",
+        "fleet_epoch",
+        "has_peers",
+        "now_ns",
+        "queues",
+        "targets",
+    )
 
     def __init__(
         self, queues: Mapping[RequestClass, ClassQueue], targets: Mapping[str, TargetState]
@@ -103,6 +113,7 @@ class View:
         self.curve_epoch = 0
         self.queues = queues
         self.targets = targets
+        self.has_peers = False
         self._arrivals: list[Request] = []
 
     def follow(self, other: View) -> None:
@@ -113,6 +124,7 @@ class View:
         self.now_ns = other.now_ns
         self.fleet_epoch = other.fleet_epoch
         self.curve_epoch = other.curve_epoch
+        self.has_peers = other.has_peers
         self._arrivals = other._arrivals
 
     @property
@@ -122,8 +134,20 @@ class View:
         return [r for r in self._arrivals if r.kind in queues and r in queues[r.kind]]
 
     def open_targets(self) -> list[TargetState]:
-        """The targets to which a batch should be sent now."""
-        return [target for target in self.targets.values() if target.is_open(self.now_ns)]
+        """The targets to which a batch should be sent now.
+
+        Where there are other boxes, what is nearest comes first, and among those boxes the order
+        is one of chance; see `scheduler.core.two_choices`.
+        """
+        found = [target for target in self.targets.values() if target.is_open(self.now_ns)]
+        return nearest_first(found, self.now_ns) if self.has_peers and len(found) > 1 else found
+
+    def age_ns(self, target: TargetState) -> int:
+        """How old what is known of a target is.
+
+        A device of this box is known by what it was given; of another box there are reports.
+        """
+        return self.now_ns - target.told_ns if target.spec.peer else 0
 
     def start_ns(self, target: TargetState) -> int | None:
         """When a batch sent there would start; None if the target is gone for good.

@@ -19,12 +19,15 @@ class RequestClass(NamedTuple):
         variant: The only variant that the caller accepts; None leaves the choice to the policy.
         shapes: The shapes of the inputs, in the signature's order (dtypes follow from the model).
         alone: The id of the only request of this class, which must not share a batch.
+        local: Whether it must not leave this box, e.g. because it came from another one. A class
+            of its own, because who may run it is the same for a whole batch.
     """
 
     model: str
     variant: str | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
     alone: int | None = None
+    local: bool = False
 
 
 @value(frozen=True, slots=True)

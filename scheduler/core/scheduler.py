@@ -172,7 +172,9 @@ class Scheduler:
         target_id = event.target.id
         if target_id in self.targets:
             self._lose_runs(self.targets[target_id], "the target was replaced")
-        state = self.targets[target_id] = TargetState(event.target, last_done_ns=self.now_ns)
+        now_ns = self.now_ns
+        state = TargetState(event.target, last_done_ns=now_ns, told_ns=now_ns)
+        self.targets[target_id] = state
         state.add_offers(event.target.offers)
         self._fleet_changed()
 
@@ -189,17 +191,22 @@ class Scheduler:
                 self._finish(record, Outcome.UNAVAILABLE, reason)
 
     def _on_target_report(self, event: TargetReport) -> None:
-        self.targets[event.target_id].add_offers(event.offers)
+        target = self.targets[event.target_id]
+        target.add_offers(event.offers)
+        target.told_ns = self.now_ns
         self._fleet_changed()
 
     def _on_target_changed(self, event: TargetChanged) -> None:
         target = self.targets[event.target.id]
         target.change(event.target, self.now_ns + event.closed_ns if event.closed_ns else 0)
+        target.told_ns = self.now_ns
         self._fleet_changed()
 
     def _fleet_changed(self) -> None:
-        self._view.fleet_epoch += 1
-        self._view.curve_epoch += 1
+        view = self._view
+        view.fleet_epoch += 1
+        view.curve_epoch += 1
+        view.has_peers = any(target.spec.peer for target in self.targets.values())
 
     def _on_policy_swapped(self, event: PolicySwapped) -> None:
         self.policy = event.policy

@@ -27,6 +27,8 @@ class TargetSpec:
         width: How many of its batches truly run at once; 1 where they run one after the other.
         transfer_ns: How long a batch takes to get there: for the message itself, and for each
             byte of its tensors. Two numbers, of which the second may be a fraction.
+        peer: Whether it is another box's scheduler: what is known of it is a report of some age,
+            and others send there too.
 
     Raises:
         ValueError: It could never run anything.
@@ -41,6 +43,7 @@ class TargetSpec:
     remote: bool = False
     width: int = 1
     transfer_ns: tuple[int, float] = (0, 0.0)
+    peer: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what could never run anything."""
@@ -116,6 +119,7 @@ class TargetState:
         last_done_ns: When it last finished a run.
         closed_until_ns: Until then it takes no new batch, although it is up.
         grandfathered: How many batches it held when its slots last changed; it keeps them.
+        told_ns: When it was last said what it is like.
     """
 
     spec: TargetSpec
@@ -126,6 +130,7 @@ class TargetState:
     last_done_ns: int = 0
     closed_until_ns: int = 0
     grandfathered: int = 0
+    told_ns: int = 0
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
     _head_done_ns: int = 0
     _behind_ns: int = 0
@@ -151,6 +156,8 @@ class TargetState:
 
     def usable(self, kind: RequestClass) -> list[Offer]:
         """The offers that serve a class, in the owner's order of preference."""
+        if kind.local and self.spec.remote:
+            return []
         offers = self.offers.get(kind.model, [])
         if kind.variant is None:
             return offers

@@ -8,7 +8,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import metadata
@@ -24,22 +24,25 @@ from scheduler.config import (
     Config,
     ConfigError,
     load_config,
+    parse_address,
 )
 from scheduler.core.scheduler import Limits
 from scheduler.daemon.cloud.dialing import cloud_link
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
+from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
 from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.certificates import load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
+from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.task_door import TaskDoor
 from scheduler.policy_loading import load_policy
 from scheduler.result import Result
-from scheduler.tenants import load_access
+from scheduler.tenants import load_access, read_token
 from scheduler.wire import FrameLimits
 
 if TYPE_CHECKING:
@@ -148,6 +151,7 @@ class SchedulerProcess:
         self._cache = _opened_cache(config, self._driver)
         self._door = NativeDoor(self._driver, rules, self._describe, self._cache)
         self._door.tasks = _open_tasks(config, self._driver, self._door.admission)
+        self._door.shelf = ModelShelf(config.models)
         self._direct = DirectDoor(self._loop, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
@@ -160,6 +164,10 @@ class SchedulerProcess:
             for address, server in zip(config.listen.native, self._servers, strict=True)
         ]
         self._servers.append(await self._listen_unix(self._door.for_doors, str(door_socket)))
+        self._neighbours = _neighbours(config, self._driver, self._addresses)
+        if self._neighbours is not None:
+            self._door.neighbours = self._neighbours
+            self._neighbours.start()
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer:
         if address.path is None:
@@ -216,12 +224,15 @@ class SchedulerProcess:
             "journal": self._journal.status() if self._journal is not None else None,
             "cache": self._cache.status() if self._cache is not None else None,
             "durable": tasks.desk.status() if (tasks := self._door.tasks) is not None else None,
+            "neighbours": self._neighbours.describe() if self._neighbours is not None else None,
             **self._driver.status(),
         }
 
     async def _drain(self, seconds: float) -> int:
         for server in self._servers:
             server.close()
+        if self._neighbours is not None:
+            self._neighbours.leave()
         self._door.stop_admitting()
         if self._cache is not None:
             self._cache.settle()
@@ -232,6 +243,8 @@ class SchedulerProcess:
         if tasks is not None:
             await tasks.desk.close()
         self._door.close()
+        if self._neighbours is not None:
+            await self._neighbours.close()
         await self._driver.close()
         if self._cache is not None:
             await self._cache.close()
@@ -300,6 +313,29 @@ def _open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoo
     folder = durable.dir or config.state_dir / "tasks"
     desk = TaskDesk(driver, folder, bounds, admission.is_loaded)
     return TaskDoor(desk, admission, bounds, int(durable.max_deadline_s * 1e9))
+
+
+def _neighbours(config: Config, driver: Driver, addresses: Sequence[str]) -> Neighbours | None:
+    """The other boxes, where the configuration asks for them.
+
+    Raises:
+        ConfigError: The token that is shown to them can't be read.
+    """
+    asked = config.neighbours
+    if asked is None:
+        return None
+    ports = [parse_address(text).port for text in addresses if not text.startswith("unix")]
+    token_file = asked.token_file or config.token_file
+    token = None if token_file is None else read_token(token_file, "token_file")
+    options = SiteOptions(
+        config.site,
+        asked.name,
+        asked.join,
+        asked.advertise,
+        ports[0] if ports else None,
+        token,
+    )
+    return Neighbours(driver, options)
 
 
 def _bound(address: Address, server: asyncio.AbstractServer) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from scheduler.core.targets import TargetSpec, TargetState, reached_over
 from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.journal import Journal
-from scheduler.daemon.link import TargetLink
+from scheduler.daemon.link import Ran, TargetLink
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.worker_link import WorkerLink
 from scheduler.policy_loading import load_policy
@@ -42,6 +42,9 @@ from workers.link import ModelCard, Packed
 
 RESTART_NS = 3_000_000_000
 """How long a lost worker is expected to be away, until it has been seen to come back."""
+
+_CANCEL_S = 0.1
+"""So long a task has to heed that it is cancelled."""
 
 _TICK_S = 0.001
 """The event loop's timers are no finer."""
@@ -69,8 +72,9 @@ class _Way:
 
     async def close(self) -> None:
         """Hangs up, for good."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        while not self.task.done():
+            self.task.cancel()  # again: before Python 3.12 `wait_for` may swallow it
+            await asyncio.wait((self.task,), timeout=_CANCEL_S)
         self.link.close()
 
 
@@ -81,6 +85,7 @@ class _Results(NamedTuple):
     outputs: dict[int, Packed]
     execute_ns: int
     notes: Mapping[str, Any]
+    ran: Ran | None
 
 
 class Driver:
@@ -131,6 +136,10 @@ class Driver:
     def add_device(self, device_id: str, path: Path) -> None:
         """Connects to the worker of a device, now and whenever it was lost."""
         self.add_target(device_id, WorkerLink(device_id, path, self))
+
+    def has_target(self, target_id: str) -> bool:
+        """Whether that name is taken."""
+        return target_id in self._ways
 
     def add_target(self, target_id: str, link: TargetLink) -> None:
         """Lets a link find its target, now and whenever it was lost."""
@@ -195,6 +204,7 @@ class Driver:
         results: list[Packed | str],
         execute_ns: int,
         notes: Mapping[str, Any] | None = None,
+        ran: Ran | None = None,
     ) -> None:
         """Gives the core the news of a run, and the callers their outputs."""
         dispatch = self._runs.pop(run_id)
@@ -205,7 +215,7 @@ class Driver:
                 errors[request_id] = result
             else:
                 outputs[request_id] = result
-        self._results[run_id] = _Results(dispatch, outputs, execute_ns, notes or {})
+        self._results[run_id] = _Results(dispatch, outputs, execute_ns, notes or {}, ran)
         self._handle(BatchDone(run_id, errors))
         del self._results[run_id]
 
@@ -349,10 +359,14 @@ class Driver:
         if finish.run_id is None:
             answer.timing_ns = (finish.queue_ns, 0, 0, total_ns)
         else:
-            dispatch, outputs, execute_ns, answer.notes = self._results[finish.run_id]
+            dispatch, outputs, execute_ns, answer.notes, ran = self._results[finish.run_id]
             answer.target = dispatch.target_id
             answer.offer = self.catalog.offers[dispatch.target_id, dispatch.model, dispatch.variant]
             answer.batch = len(dispatch.request_ids)
+            if ran is not None:
+                answer.target = f"{dispatch.target_id}/{ran.device}"
+                answer.offer = replace(answer.offer, runtime=ran.runtime)
+                answer.batch = ran.batch
             answer.outputs = outputs[finish.request_id]
             transfer_ns = total_ns - finish.queue_ns - execute_ns
             answer.timing_ns = (finish.queue_ns, transfer_ns, execute_ns, total_ns)
@@ -369,6 +383,11 @@ class Driver:
         self._handle(Woken())
 
     # -- looking in
+
+    def own_models(self) -> list[str]:
+        """The models that devices of this box serve, by name."""
+        own = [t.offers for t in self.core.targets.values() if not t.spec.remote]
+        return sorted({model for offers in own for model in offers} & self.catalog.cards.keys())
 
     def status(self) -> dict[str, Any]:
         """What the scheduler holds and how requests ended, for people and programs."""

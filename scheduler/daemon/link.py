@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.submission import Submission
 from workers.link import ModelCard, Packed
+
+
+class Ran(NamedTuple):
+    """What ran a batch at a target that has devices of its own.
+
+    Attributes:
+        device: Which of them.
+        runtime: What runs the variant there.
+        batch: With how many others, itself included.
+    """
+
+    device: str
+    runtime: str
+    batch: int
 
 
 class TargetLink(Protocol):
@@ -72,6 +86,7 @@ class LinkListener(Protocol):
         results: list[Packed | str],
         execute_ns: int,
         notes: Mapping[str, Any] | None = None,
+        ran: Ran | None = None,
     ) -> None:
         """A run came back.
 
@@ -80,6 +95,7 @@ class LinkListener(Protocol):
             results: Packed outputs, or an error, per item.
             execute_ns: How long the batch ran.
             notes: What callers should know of how these results came about.
+            ran: What ran it, where the target is not itself the device.
         """
 
     def on_not_run(self, run_id: int, reason: str) -> None:

@@ -25,6 +25,7 @@ class Submission:
         weight: As in `Request`.
         accept_late: As in `Request`.
         reply: Called exactly once, with how it ended.
+        budget_ns: How long its caller gave it; 0 where that is not known.
     """
 
     kind: RequestClass
@@ -35,6 +36,7 @@ class Submission:
     weight: float
     accept_late: bool
     reply: Callable[[Answer], None]
+    budget_ns: int = 0
 
 
 class Ran(Protocol):

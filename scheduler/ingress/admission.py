@@ -40,9 +40,16 @@ class Admission:
         self._unloaded: set[str] = set()
 
     def submission(
-        self, header: Header, body: Body | None, tenant: Tenant, reply: Callable[[Answer], None]
+        self,
+        header: Header,
+        body: Body | None,
+        tenant: Tenant,
+        reply: Callable[[Answer], None],
+        forwarded: bool = False,
     ) -> Submission:
         """The request that an `infer` message asks for.
+
+        One that another box has forwarded stays here.
 
         Raises:
             InvalidInput: Something in it is wrong.
@@ -64,6 +71,7 @@ class Admission:
         if body is None:
             raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
         specs, body = _as_one_item(shape, header["in"], body)
+        kind = shape.kind._replace(local=True) if forwarded else shape.kind
         now_ns = self._driver.clock_ns()
         size = len(body)
         if counted:
@@ -79,7 +87,7 @@ class Admission:
             reply(answer)
 
         return Submission(
-            shape.kind, specs, body, now_ns + budget_ns, priority, weight, late, ended
+            kind, specs, body, now_ns + budget_ns, priority, weight, late, ended, budget_ns
         )
 
     @property

@@ -11,8 +11,11 @@ from typing import Any, Protocol, cast
 import structlog
 
 from scheduler.daemon.driver import Driver
+from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
+from scheduler.daemon.neighbours.neighbours import Neighbours
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import (
+    Forbidden,
     InvalidInput,
     LaxityError,
     Overloaded,
@@ -21,6 +24,8 @@ from scheduler.errors import (
 )
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.certificates import certificate_names
+from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
+from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.task_door import TASK_MESSAGES, TaskDoor, closed_for_tasks
 from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
@@ -88,6 +93,8 @@ class NativeDoor:
         reading_bytes: The memory of bodies that are coming in.
         unsent: The connections that have something to say.
         tasks: Takes what concerns durable tasks; None where none are kept.
+        neighbours: Takes what other boxes say; None where there are none.
+        shelf: Gives model files to other boxes; None for not.
     """
 
     def __init__(
@@ -108,6 +115,8 @@ class NativeDoor:
         self._connections: set[_Connection] = set()
         self.admission = Admission(driver, rules.max_budget_ns)
         self.tasks: TaskDoor | None = None
+        self.neighbours: Neighbours | None = None
+        self.shelf: ModelShelf | None = None
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
@@ -190,6 +199,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
         self._held_bytes = 0
+        self._is_box = False
 
     # -- asyncio.BufferedProtocol
 
@@ -225,6 +235,8 @@ class _Connection(asyncio.BufferedProtocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._door.leave(self)
+        if self._door.neighbours is not None:
+            self._door.neighbours.gone(self)
         for request_id in list(self._ids.values()):
             if request_id is not None:
                 self._intake.cancel(request_id)
@@ -289,6 +301,9 @@ class _Connection(asyncio.BufferedProtocol):
                 self._intake.cancel(request_id)
         elif kind in TASK_MESSAGES:
             self._take_task(header, body)
+        elif kind in SHELF_MESSAGES and self._door.shelf is not None:
+            self._tenant_of(header).check_scope("peer")
+            self._door.shelf.take(header, self._driver.own_models(), self._say_later)
         else:
             value = self._take_question(kind, header)
             self._say({"t": "reply", "id": header.get("id"), "value": value})
@@ -308,17 +323,27 @@ class _Connection(asyncio.BufferedProtocol):
             return self._door.status()
         if kind == "statistics":
             return admission.statistics.describe()
+        if kind in PEER_MESSAGES:
+            return self._take_peer(header)
         if kind not in ("load", "unload", "policy"):
             raise InvalidInput(
                 f"message type {kind!r} is not known; there are infer, cancel, models, status, "
                 "statistics, load, unload, policy, task, task_result, task_status, task_cancel, "
-                "tasks"
+                "tasks, peer, leave, ping, model_files, model_file"
             )
         self._tenant_of(header).check_scope("admin")
         if kind == "policy":
             return self._door.swap_policy(header.get("name"), header.get("options"))
         (admission.load if kind == "load" else admission.unload)(str(header.get("model")))
         return None
+
+    def _take_peer(self, header: Header) -> Any:
+        if self._door.neighbours is None:
+            raise Forbidden("this box has no neighbours: its configuration does not ask for them")
+        self._tenant_of(header).check_scope("peer")
+        answer = self._door.neighbours.take(header, self)
+        self._is_box |= header["t"] == "peer"
+        return answer
 
     def _tenant_of(self, header: Header) -> Tenant:
         """Who asks: the owner of the connection, or whom a door names."""
@@ -369,7 +394,8 @@ class _Connection(asyncio.BufferedProtocol):
         def reply(answer: Answer) -> None:
             self._answer(client_id, answer)
 
-        submission = self._door.admission.submission(header, body, self._tenant_of(header), reply)
+        tenant = self._tenant_of(header)
+        submission = self._door.admission.submission(header, body, tenant, reply, self._is_box)
         self._ids[client_id] = None
         self._new_ids.append(client_id)
         return submission
@@ -396,6 +422,21 @@ class _Connection(asyncio.BufferedProtocol):
         if answer.notes:
             header["notes"] = answer.notes
         self._write(encode(header, (body,)))
+
+    @property
+    def held(self) -> int:
+        """How many requests that came this way have not ended."""
+        return len(self._ids)
+
+    @property
+    def local_host(self) -> str | None:
+        """The address at which the client found this box; None for a unix socket."""
+        name = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return str(name[0]) if isinstance(name, tuple) else None
+
+    def tell(self, header: Header) -> None:
+        """Says something of its own accord, outside of any event."""
+        self._say_later(header, ())
 
     def _say(self, header: Header) -> None:
         self._write(encode(header))

@@ -111,11 +111,11 @@ class Decoder:
         return self._classes[_natural(value)] if type(value) is int else self._named_class(*value)
 
     def _named_class(
-        self, model: Any, variant: Any, shapes: Any, alone: Any = None
+        self, model: Any, variant: Any, shapes: Any, alone: Any = None, local: Any = False
     ) -> RequestClass:
         sizes = tuple(tuple(checked(size, int) for size in shape) for shape in shapes)
         name = None if variant is None else checked(variant, str)
-        return RequestClass(checked(model, str), name, sizes, alone)
+        return RequestClass(checked(model, str), name, sizes, alone, checked(local, bool))
 
     def _id(self, back: Any) -> int:
         return self._last_id - int(checked(back, int))

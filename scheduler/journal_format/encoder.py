@@ -145,7 +145,8 @@ class Encoder:
         if number >= MOST_NAMES or kind.alone is not None:
             return tuple(kind)
         self._classes[kind] = number
-        self._new.append(self._pack((CLASS, *kind[:3])))
+        # What most classes leave as it is, is left out, as it was before there was such a thing.
+        self._new.append(self._pack((CLASS, *(kind if kind.local else kind[:3]))))
         return number
 
     # -- events

@@ -103,6 +103,24 @@ def test_a_killed_actor_comes_back_and_every_request_ends_once(
     assert agent.left_over() == []
 
 
+@pytest.mark.timeout(240)
+def test_an_agent_whose_ray_dies_starts_over_and_serves_again(agent: RunningAgent) -> None:
+    load = Load(agent.url)
+    load.wait_for_result_after(0)
+    head = next(p for p in agent.processes() if p.name() == "gcs_server")
+    head.kill()
+    killed_s = time.monotonic()
+    while not any("starting over" in line for line in agent.lines):
+        threading.Event().wait(0.01)
+    # Results that were on their way are none of the next life.
+    back_s = load.wait_for_result_after(max(load.last_result_s, killed_s) + 0.5, timeout_s=90)
+    print(f"back after {back_s:.1f} s")
+    load.finish()
+    assert agent.process.poll() is None, "it is the same process"
+    assert agent.stop() == 0
+    assert agent.left_over() == []
+
+
 CLIENT_SCRIPT = """
 import sys
 import numpy as np

@@ -1,0 +1,80 @@
+"""`laxity pull`: a model from another box or a web server into this box's repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_inputs import InputProblem
+from scheduler.pulling import pull, source_of
+from workers.model_yaml import NAME_PATTERN
+from workers.repository import RepositoryError, load_repository
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    name="pull",
+    context_settings=SETTINGS,
+    epilog=examples(
+        (
+            "laxity pull digits --from 10.0.0.7:8702",
+            "from a box; LAXITY_TOKEN is shown to it",
+        ),
+        (
+            "laxity pull digits --from https://models.example/line-3",
+            "from a folder that has digits/SHA256SUMS, made there with sha256sum",
+        ),
+    ),
+)
+def pull_model(
+    name: Annotated[str, typer.Argument(help="The model's name.")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="URL", help="A box's native door, or https://FOLDER.")
+    ],
+    models: Annotated[Path, typer.Option(help="The repository to put it into.")] = Path("models"),
+    max_mb: Annotated[int, typer.Option(min=1, help="Larger ones are refused, in 10^6 bytes.")] = (
+        4000
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take a model from another box or a web server, verified by SHA-256.
+
+    It appears in the repository when all of it is there, and replaces nothing. The agent reads its
+    repository when it starts.
+    """
+    if re.fullmatch(NAME_PATTERN, name) is None or name.startswith("."):
+        raise InputProblem(f"{name!r} is no model name; names match {NAME_PATTERN}")
+    if not models.is_dir():
+        raise InputProblem(f"--models {models}: there is no such folder")
+    found = source_of(source, name, os.environ.get("LAXITY_TOKEN"))
+    try:
+        with Console(stderr=True).status(f"taking {name} from {source}"):
+            fresh = pull(found, models, name, max_mb * 10**6, lambda root: _problem(root, name))
+    except OSError as error:
+        print(f"laxity: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    place = str(models / name)
+    if as_json:
+        print(json.dumps({"model": name, "folder": place, "fresh": fresh}, indent=2))
+    else:
+        print(f"{place} is there" + ("" if fresh else " already, with the same files"))
+
+
+def _problem(root: Path, name: str) -> str | None:
+    """What the repository's reader finds wrong with a model, if anything."""
+    try:
+        repository = load_repository(root)
+    except RepositoryError as error:
+        return str(error)
+    if name in repository.models:
+        return None
+    return "; ".join(problem.reason for problem in repository.problems) or "it has no model file"

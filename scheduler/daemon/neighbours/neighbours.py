@@ -1,0 +1,375 @@
+"""This box among the others of its site: finds them, tells them how it is, uses them as targets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from scheduler import wire
+from scheduler.address import Address
+from scheduler.connection import Connection
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.neighbours.members import SUSPECT_NS, Identity, Members
+from scheduler.daemon.neighbours.peer_link import (
+    CONNECT_S,
+    FIRST_RETRY_NS,
+    LONGEST_RETRY_NS,
+    PeerLink,
+)
+from scheduler.daemon.neighbours.report import report_header, rows_of
+from scheduler.daemon.neighbours.seek import ask
+from scheduler.daemon.ways.breaker import Backoff
+from scheduler.errors import Forbidden, InvalidInput, LaxityError, ProtocolError
+from workers.link import ModelCard
+
+REPORT_S = 0.2
+"""How often others are told, give or take a tenth by chance."""
+
+GOSSIP_EVERY = 5
+"""Every so many reports say whom this box knows."""
+
+SENDER_NS = 1_000_000_000
+"""Who sent something within this time counts as one who will again."""
+
+MESSAGES = frozenset(("peer", "leave", "ping"))
+"""What other boxes say at the native door."""
+
+log = structlog.get_logger()
+
+
+class Guest(Protocol):
+    """Another box's connection to this one's door."""
+
+    @property
+    def held(self) -> int:
+        """How many requests of it are here."""
+
+    @property
+    def local_host(self) -> str | None:
+        """The address at which it found this box."""
+
+    def tell(self, header: wire.Header) -> None:
+        """Says something of its own accord."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteOptions:
+    """What a box is told of its site.
+
+    Attributes:
+        site: The site's name, the same for all its boxes.
+        box: The box's own name.
+        join: Where to ask for members; its own address may be among them.
+        advertise: Where others reach this box; None: at the address that they see, and `port`.
+        port: Where its native door listens; None where no other machine reaches it.
+        token: What it shows to others; None for nothing.
+    """
+
+    site: str
+    box: str
+    join: tuple[Address, ...] = ()
+    advertise: Address | None = None
+    port: int | None = None
+    token: str | None = None
+
+
+@dataclass(slots=True)
+class _Visit:
+    """A guest, and what is known of it."""
+
+    box: str
+    sent_ns: int = 0
+
+
+class Neighbours:
+    """Keeps the members of a site, a link to each, and tells each how this box is.
+
+    Args:
+        driver: Whose targets the others become.
+        options: What the box is told of its site.
+    """
+
+    def __init__(self, driver: Driver, options: SiteOptions) -> None:
+        """Asks nobody before `start`."""
+        self._driver = driver
+        self._options = options
+        # Another one in each life of the scheduler, also on a box whose clock starts at 1970.
+        self._incarnation = random.SystemRandom().getrandbits(62)
+        self._members = Members(options.box, self._incarnation)
+        self._links: dict[str, PeerLink] = {}
+        self._guests: dict[Guest, _Visit] = {}
+        self._waits: list[dict[tuple[str, str], int]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._cards: list[Any] = []
+        self._beats = 0
+        self._alone = False
+        self._states: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Looks for the others from now on."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._beat())]
+        self._tasks += [loop.create_task(self._seek(address)) for address in self._options.join]
+
+    def leave(self) -> None:
+        """Tells the others that this box goes."""
+        for link in self._links.values():
+            link.leave()
+
+    async def close(self) -> None:
+        """Looks for nobody any more; the links are the driver's to close."""
+        left: set[asyncio.Task[None]] = set(self._tasks)
+        while left:
+            for task in left:
+                task.cancel()  # again: before Python 3.12 `wait_for` may swallow it
+            _, left = await asyncio.wait(left, timeout=REPORT_S)
+
+    # -- what others say at the door
+
+    def take(self, header: wire.Header, guest: Guest) -> Any:
+        """Answers a message of another box.
+
+        Raises:
+            InvalidInput: It is none.
+            Forbidden: That box can't be one of this site.
+        """
+        if header["t"] == "ping":
+            return None
+        if header["t"] == "leave":
+            if guest in self._guests:
+                self._members.left(self._guests[guest].box)
+            return None
+        return self._welcome(header, guest)
+
+    def gone(self, guest: Guest) -> None:
+        """The connection of a guest is closed."""
+        self._guests.pop(guest, None)
+
+    def _welcome(self, header: wire.Header, guest: Guest) -> Any:
+        match header:
+            case {
+                "site": str(site),
+                "box": str(box),
+                "incarnation": int(incarnation),
+                "address": str() | None as address,
+                "members": list(members),
+            }:
+                pass
+            case _:
+                raise InvalidInput("a peer says its site, box, incarnation, address and members")
+        if site != self._options.site:
+            raise Forbidden(f"this box belongs to the site {self._options.site!r}, not {site!r}")
+        if (box, incarnation) != (self._options.box, self._incarnation):
+            now_ns = self._driver.clock_ns()
+            try:
+                if address is not None:
+                    self._members.introduced(Identity(box, address, incarnation), now_ns)
+                self._members.told(members, now_ns)
+            except ValueError as error:
+                raise InvalidInput(str(error)) from None
+            self._adopt()
+            self._guests[guest] = _Visit(box)
+        own = self._own_address(guest.local_host)
+        return {
+            "box": self._options.box,
+            "incarnation": self._incarnation,
+            "address": own,
+            "members": self._members.gossip(self._driver.clock_ns()),
+            "models": self._own_cards(),
+        }
+
+    # -- what links need to know (Introducer)
+
+    def address_of(self, box: str) -> str | None:
+        """Where a member is reached by now; None while it has left."""
+        member = self._members.get(box)
+        return None if member is None or member.left else member.who.address
+
+    def introduction(self, connection: Connection) -> wire.Header:
+        """The message in which this box says who it is."""
+        return {
+            "t": "peer",
+            "id": 0,
+            "site": self._options.site,
+            "box": self._options.box,
+            "incarnation": self._incarnation,
+            "address": self._own_address(connection.local_host),
+            "members": self._members.gossip(self._driver.clock_ns()),
+        }
+
+    def _own_address(self, seen_host: str | None) -> str | None:
+        options = self._options
+        if options.advertise is not None:
+            return str(options.advertise)
+        if options.port is None or seen_host is None:
+            return None
+        return str(Address("tcp", host=seen_host, port=options.port))
+
+    def met(self, box: str, value: Any) -> None:
+        """A member has answered an introduction.
+
+        Raises:
+            ProtocolError: The answer is none, or of another box.
+        """
+        found = self._answered(value, None)
+        if found != box:
+            raise ProtocolError(f"at the address of {box!r} is {found!r}")
+
+    def heard(self, box: str, members: Sequence[Any]) -> None:
+        """A member has sent a report, with whom it knows now and then."""
+        now_ns = self._driver.clock_ns()
+        self._members.heard(box, now_ns)
+        if members:
+            self._members.told(members, now_ns)
+            self._adopt()
+
+    def has_same(self, card: ModelCard) -> bool:
+        """Whether a model of that name is the same one here, or none is here."""
+        own = self._driver.catalog.cards.get(card.name)
+        if own is None or own is card:
+            return True
+        return (own.digest, own.signature) == (card.digest, card.signature)
+
+    def _answered(self, value: Any, asked: Address | None) -> str:
+        """Takes in who answered, and whom it knows; the name of that box."""
+        match value:
+            case {
+                "box": str(box),
+                "incarnation": int(incarnation),
+                "address": str() | None as address,
+                "members": list(members),
+            }:
+                pass
+            case _:
+                raise ProtocolError(f"no answer of a box: {value!r:.100}")
+        if box == self._options.box:
+            if incarnation != self._incarnation:
+                raise ProtocolError(f"another box is called {box!r} as well")
+            return box
+        now_ns = self._driver.clock_ns()
+        where = str(asked) if asked is not None else address or self.address_of(box)
+        if where is not None:
+            self._members.introduced(Identity(box, where, incarnation), now_ns)
+        self._members.told(members, now_ns)
+        self._adopt()
+        return box
+
+    # -- finding others
+
+    async def _seek(self, address: Address) -> None:
+        """Asks at an address again and again, as long as the box there is not heard."""
+        backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS, random.Random())
+        found: str | None = None
+        while found != self._options.box:
+            member = self._members.get(found) if found is not None else None
+            if member is None or member.state(self._driver.clock_ns()) != "up":
+                try:
+                    asking = ask(address, self._options.token, self.introduction)
+                    found = self._answered(await asyncio.wait_for(asking, CONNECT_S), address)
+                    backoff.reset()
+                except (LaxityError, OSError, asyncio.TimeoutError, ValueError) as error:
+                    log.debug("not joined", address=str(address), error=str(error))
+            await asyncio.sleep(backoff.next_ns() / 1e9)
+
+    def _adopt(self) -> None:
+        """Gives each member a link."""
+        for member in self._members:
+            box = member.who.box
+            if box not in self._links and not member.left:
+                if self._driver.has_target(box):
+                    log.error("a box is called like a target of this one", box=box)
+                    continue
+                link = PeerLink(box, self._options.token, self, self._driver, self._driver.clock_ns)
+                self._links[box] = link
+                self._driver.add_target(box, link)
+
+    # -- telling others
+
+    async def _beat(self) -> None:
+        while True:
+            before_ns = self._driver.clock_ns()
+            await asyncio.sleep(REPORT_S * random.uniform(0.9, 1.1))
+            now_ns = self._driver.clock_ns()
+            self._publish(now_ns)
+            # Where this loop itself was held up, the others' reports still wait to be read.
+            if now_ns - before_ns < SUSPECT_NS // 2:
+                for link in self._links.values():
+                    link.check(now_ns)
+            await self._tidy(now_ns)
+
+    def _publish(self, now_ns: int) -> None:
+        if not self._guests:
+            return
+        rows = rows_of(self._driver.core, now_ns)
+        waits = {(row.model, row.variant): row.wait_ns for row in rows}
+        # What waits only for a moment is over before anybody can act on it.
+        lasting = {k: min([ns, *(w[k] for w in self._waits if k in w)]) for k, ns in waits.items()}
+        self._waits = [*self._waits[-1:], waits]
+        self._beats += 1
+        gossip = self._members.gossip(now_ns) if self._beats % GOSSIP_EVERY == 0 else None
+        cards = self._own_cards()
+        changed, self._cards = cards != self._cards, cards
+        for guest, visit in self._guests.items():
+            if guest.held:
+                visit.sent_ns = now_ns
+        for guest in list(self._guests):
+            report = report_header(rows, lasting, self._share_of(guest, now_ns))
+            if gossip is not None:
+                report["members"] = gossip
+            if changed:
+                guest.tell({"t": "catalog", "models": cards})
+            guest.tell(report)
+
+    def _share_of(self, guest: Guest, now_ns: int) -> Callable[[int], int]:
+        """How many requests a box may have here: what others leave, and its part in any case."""
+        held = len(self._driver.core.ledger.records)
+        others = sum(other.held for other in self._guests)
+        senders = {
+            visit.box
+            for other, visit in self._guests.items()
+            if other is guest or (now_ns - visit.sent_ns < SENDER_NS and visit.sent_ns)
+        }
+        left, own = held - guest.held, held - others
+        return lambda room: max(0, room - left, (room - own) // len(senders))
+
+    def _own_cards(self) -> list[Any]:
+        """The models that devices of this box serve."""
+        cards = self._driver.catalog.cards
+        return [asdict(cards[name]) for name in self._driver.own_models()]
+
+    async def _tidy(self, now_ns: int) -> None:
+        """Lets go of those that are forgotten, and says who came, went or is missing."""
+        self._members.forget(now_ns)
+        for box in [box for box in self._links if self._members.get(box) is None]:
+            del self._links[box]
+            await self._driver.remove_target(box, f"nobody has heard of box {box} for long")
+        states = {member.who.box: member.state(now_ns) for member in self._members}
+        for box, state in states.items():
+            if self._states.get(box) != state:
+                log.info("box of the site", box=box, state=state)
+        self._states = {**states}
+        alone = self._is_alone(now_ns)
+        if alone != self._alone:
+            self._alone = alone
+            word = "no other box is heard; going on alone" if alone else "other boxes are heard"
+            (log.warning if alone else log.info)(word, members=len(self._members))
+
+    def _is_alone(self, now_ns: int) -> bool:
+        expected = len(self._members) or self._options.join
+        return bool(expected) and self._members.is_alone(now_ns)
+
+    # -- looking in
+
+    def describe(self) -> dict[str, Any]:
+        """This box and the others, for people and programs."""
+        now_ns = self._driver.clock_ns()
+        return {
+            "box": self._options.box,
+            "alone": self._is_alone(now_ns),
+            "members": self._members.describe(now_ns),
+        }

@@ -1,0 +1,449 @@
+"""The way to another box: single requests there by the native protocol, its reports back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import index
+from typing import Any, Protocol
+
+import structlog
+
+from scheduler import wire
+from scheduler.address import parse_address
+from scheduler.connection import Connection, connect
+from scheduler.core.commands import Dispatch
+from scheduler.core.offers import Offer
+from scheduler.core.requests import DEFAULT_PRIORITY
+from scheduler.core.targets import TargetSpec
+from scheduler.daemon.link import LinkListener, Ran
+from scheduler.daemon.neighbours.members import SUSPECT_NS
+from scheduler.daemon.neighbours.report import Row, room_for, rows_from
+from scheduler.daemon.submission import Submission
+from scheduler.daemon.ways.breaker import Backoff
+from scheduler.daemon.ways.meter import WayMeter
+from scheduler.errors import LaxityError, ProtocolError
+from workers.link import ModelCard, card_from
+
+CONNECT_S = 3.0
+"""How long it may take until the other box has said who it is."""
+
+FIRST_RETRY_NS, LONGEST_RETRY_NS = 100_000_000, 2_000_000_000
+"""Ceilings of the time between attempts to reach a box."""
+
+SILENT_NS = 2_000_000_000
+"""A connection on which nothing came for so long is given up: nobody may ever say that it broke."""
+
+LEAST_HOLD_NS, LONGEST_HOLD_NS = 2_000_000, 200_000_000
+"""For how long a box that refused a request is not asked again: its next report says more."""
+
+MATERIAL = 1.25
+"""A service time that moved by less than this factor is the one that was reported before; what was
+learned of it since stays."""
+
+BUDGETS = 64
+"""Requests whose budgets say how deep a queue at the other box may be."""
+
+SPREAD = 1.5
+"""How much longer than planned a request may be there and still be in time."""
+
+_ANY_NS = 1 << 62
+
+REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
+"""How another box says that it does not take a request."""
+
+log = structlog.get_logger()
+
+
+class Introducer(Protocol):
+    """What a link needs to know of this box, and tells it."""
+
+    def address_of(self, box: str) -> str | None:
+        """Where a member is reached by now; None while it has left."""
+
+    def introduction(self, connection: Connection) -> wire.Header:
+        """The message in which this box says who it is."""
+
+    def met(self, box: str, value: Any) -> None:
+        """A member has answered an introduction.
+
+        Raises:
+            ProtocolError: The answer is none, or of another box.
+        """
+
+    def heard(self, box: str, members: Any) -> None:
+        """A member has sent a report, with whom it knows now and then."""
+
+    def has_same(self, card: ModelCard) -> bool:
+        """Whether a model of that name is the same one here, or none is here."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    what: tuple[str, str]
+    at_ns: int
+    budget_ns: int
+    size: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the other box has said of itself."""
+
+    rows: list[Row] = field(default_factory=list)
+    cards: dict[str, ModelCard] = field(default_factory=dict)
+    offers: dict[tuple[str, str], Offer] = field(default_factory=dict)
+
+
+class PeerLink:
+    """A connection to another box's native door, made anew whenever it is lost.
+
+    Args:
+        box: The name of the other box; the target's id.
+        token: What is shown there.
+        introducer: This box.
+        listener: Who hears what the link says.
+        clock_ns: The monotonic clock.
+
+    Implements `TargetLink`.
+    """
+
+    def __init__(
+        self,
+        box: str,
+        token: str | None,
+        introducer: Introducer,
+        listener: LinkListener,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        """Not connected yet; see `keep_connected`."""
+        self._box = box
+        self._token = token
+        self._introducer = introducer
+        self._listener = listener
+        self._clock_ns = clock_ns
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._met: asyncio.Future[None] | None = None
+        self._broken = asyncio.Event()
+        self._up = self._learned = False
+        self._leaving = False
+        self._reason = "not reached yet"
+        self._known = _Known()
+        self._meter = WayMeter()
+        self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS, random.Random())
+        self._sent: dict[int, _Sent] = {}
+        self._used: set[tuple[str, str]] = set()
+        self._budgets_ns: deque[int] = deque(maxlen=BUDGETS)
+        self._pinged_ns = 0
+        self._reported_ns = self._heard_ns = clock_ns()
+        self.forwarded = self.refused = 0
+
+    # -- the connection
+
+    async def keep_connected(self) -> None:
+        """Connects, and again whenever the box was lost, until cancelled."""
+        try:
+            while True:
+                try:
+                    await self._meet()
+                    self._backoff.reset()
+                    await self._broken.wait()
+                except (LaxityError, OSError, ValueError, asyncio.TimeoutError) as error:
+                    self._reason = str(error) or type(error).__name__
+                self._hang_up()
+                await asyncio.sleep(self._backoff.next_ns() / 1e9)
+        finally:
+            self._hang_up()
+
+    async def _meet(self) -> None:
+        address = self._introducer.address_of(self._box)
+        if address is None:
+            raise LaxityError("it has left")
+        self._broken.clear()
+        self._met = self._loop.create_future()
+        await asyncio.wait_for(self._introduce(address, self._met), CONNECT_S)
+
+    async def _introduce(self, address: str, met: asyncio.Future[None]) -> None:
+        connection = await connect(
+            parse_address(address), self._token, self._on_frame, self._on_lost
+        )
+        self._connection = connection
+        self._leaving = connection.draining
+        self._heard_ns = self._clock_ns()
+        self._pinged_ns = 0
+        connection.send(wire.encode(self._introducer.introduction(connection)))
+        await met
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.fail(ConnectionAbortedError("hung up"))
+        if self._met is not None and not self._met.done():
+            self._met.cancel()
+        self._lose(self._reason)
+
+    def _on_lost(self, connection: Connection, error: Exception) -> None:
+        if connection is self._connection:
+            self._reason = str(error) or type(error).__name__
+            if self._met is not None and not self._met.done():
+                self._met.set_exception(error)
+            self._lose(self._reason)
+            self._broken.set()
+
+    def _lose(self, reason: str) -> None:
+        """What was sent there goes elsewhere; an answer that still comes is nobody's any more."""
+        self._sent.clear()
+        if self._up:
+            self._up = False
+            self._listener.on_lost(self._box, f"box {self._box}: {reason}", blameless=True)
+
+    def close(self) -> None:
+        """Hangs up."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def leave(self) -> None:
+        """Says that this box goes."""
+        if self._connection is not None:
+            self._connection.send(wire.encode({"t": "leave", "id": -2}))
+
+    def check(self, now_ns: int) -> None:
+        """Notices silence, and measures the way; to be called a few times a second."""
+        if self._connection is None:
+            return
+        if self._up and now_ns - self._reported_ns > SUSPECT_NS:
+            self._lose("no report came")
+        if now_ns - self._heard_ns > SILENT_NS:
+            self._reason = "nothing was heard"
+            self._broken.set()
+        elif not self._pinged_ns:
+            self._pinged_ns = now_ns
+            self._connection.send(wire.encode({"t": "ping", "id": -1}))
+
+    # -- sending
+
+    def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
+        """Forwards a request with what is left of its budget, less the way back."""
+        (submission,) = batch
+        connection, run_id = self._connection, dispatch.run_id
+        size = len(submission.body)
+        now_ns = self._clock_ns()
+        left_ns = max(1, submission.deadline_ns - now_ns)
+        back_ns = self._meter.round_trip_ns + self._meter.jitter_ns
+        budget_ns = left_ns - min(back_ns, left_ns // 2)
+        what = dispatch.model, dispatch.variant
+        self._sent[run_id] = _Sent(what, now_ns, budget_ns, size)
+        self._used.add(what)
+        self._budgets_ns.append(submission.budget_ns or left_ns)
+        if connection is None or size > connection.limits.body_bytes:
+            self._loop.call_soon(self._refuse, run_id, f"{size} bytes are too many there", {})
+            return
+        header: wire.Header = {
+            "t": "infer",
+            "id": run_id,
+            "model": dispatch.model,
+            "variant": dispatch.variant,
+            "budget_ns": budget_ns,
+            "in": submission.specs,
+            "weight": submission.weight,
+        }
+        if submission.priority != DEFAULT_PRIORITY:
+            header["priority"] = submission.priority
+        if submission.accept_late:
+            header["late"] = True
+        self.forwarded += 1
+        connection.send_soon(wire.encode(header, (submission.body,)))
+
+    def cancel(self, run_id: int) -> None:
+        """Lets the other box drop a request; that it has is still to be heard."""
+        if self._connection is not None and run_id in self._sent:
+            self._connection.send_soon(wire.encode({"t": "cancel", "id": run_id}))
+
+    def describe(self) -> dict[str, Any]:
+        """What is known of the box and of the way to it."""
+        return {
+            "peer": True,
+            "forwarded": self.forwarded,
+            "refused": self.refused,
+            "age_s": (self._clock_ns() - self._reported_ns) / 1e9,
+            "way": self._meter.describe(),
+            "reported": [
+                {
+                    "model": r.model,
+                    "variant": r.variant,
+                    "wait_ms": r.wait_ns / 1e6,
+                    "room": r.steps[-1][1],
+                }
+                for r in self._known.rows
+            ],
+        }
+
+    # -- what comes
+
+    def _on_frame(
+        self, connection: Connection, header: wire.Header, body: wire.Body | None
+    ) -> None:
+        if connection is not self._connection:
+            return
+        self._heard_ns = self._clock_ns()
+        try:
+            self._take(header, body)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"box {self._box} said what no box says: {error!r:.200}") from None
+
+    def _take(self, header: wire.Header, body: wire.Body | None) -> None:
+        match header["t"]:
+            case "result":
+                self._on_result(header, body)
+            case "error":
+                self._on_error(header)
+            case "report":
+                self._on_report(rows_from(header), header.get("members", ()))
+            case "catalog":
+                self._learn(header["models"])
+            case "reply":
+                self._on_reply(header)
+            case "goodbye":
+                self._leaving = True
+                if self._up:
+                    self._tell()
+
+    def _on_reply(self, header: wire.Header) -> None:
+        if header["id"] == 0 and self._met is not None and not self._met.done():
+            value = header["value"]
+            self._introducer.met(self._box, value)
+            self._learn(value["models"])
+            self._met.set_result(None)
+        elif header["id"] == -1 and self._pinged_ns:
+            self._meter.round_trip(self._clock_ns() - self._pinged_ns)
+            self._pinged_ns = 0
+
+    def _learn(self, models: Any) -> None:
+        """Takes over what can be asked for there, and here because of it."""
+        self._known.cards = {card.name: card for card in map(card_from, models)}
+        self._listener.on_catalog(self._box, self._usable_cards(), self._other_models())
+
+    def _usable_cards(self) -> list[ModelCard]:
+        return [card for card in self._known.cards.values() if self._introducer.has_same(card)]
+
+    def _other_models(self) -> list[Any]:
+        return [
+            [card.name, f"the model of that name on {self._box} is another one"]
+            for card in self._known.cards.values()
+            if not self._introducer.has_same(card)
+        ]
+
+    def _on_report(self, rows: list[Row], members: Any) -> None:
+        self._introducer.heard(self._box, members)
+        usable = {card.name for card in self._usable_cards()}
+        self._known.rows = [row for row in rows if row.model in usable]
+        self._reported_ns = self._clock_ns()
+        if self._learned and not self._used:
+            # Nothing goes there, maybe because of what was learned: the report is newer than that.
+            self._up = False
+        self._tell()
+        self._used = {sent.what for sent in self._sent.values()}
+
+    # -- what the scheduler is told
+
+    def _tell(self, closed_ns: int = 0) -> None:
+        """What the box is like by its last report, and for how long it takes nothing."""
+        rows = self._known.rows
+        gone = self._known.offers.keys() - {(row.model, row.variant) for row in rows}
+        if gone and self._up:
+            # A target's offers can't be taken away, but it may come back with fewer.
+            self._lose("it offers less than before")
+        if not rows:
+            self._known.offers = {}
+            return
+        self._known.offers = {(r.model, r.variant): self._offer(r) for r in rows}
+        room = self._room()
+        if self._leaving or not room:
+            closed_ns = max(closed_ns, SUSPECT_NS)
+        base_ns, byte_ns = self._meter.transfer_ns()
+        spec = TargetSpec(
+            self._box,
+            tuple(self._known.offers.values()),
+            slots=max(1, room),
+            remote=True,
+            width=max(1, room),
+            transfer_ns=(base_ns, byte_ns),
+            peer=True,
+        )
+        if not self._up:
+            self._up, self._learned = True, False
+            self._listener.on_progress(self._box, 1, 1, "ready")
+            self._listener.on_up(spec)
+            if not closed_ns:
+                return
+        self._listener.on_changed(spec, closed_ns)
+
+    def _room(self) -> int:
+        """How many requests may be there at once and still be in time, as those before were."""
+        budgets = sorted(self._budgets_ns)
+        budget_ns = int(budgets[len(budgets) // 10] / SPREAD) if budgets else _ANY_NS
+        return max(room_for(row.steps, budget_ns) for row in self._known.rows)
+
+    def _offer(self, row: Row) -> Offer:
+        """What a report says of a variant, where nothing newer was learned from answers."""
+        key = row.model, row.variant
+        known = self._known.offers.get(key)
+        sojourn_ns = tuple(row.wait_ns + service_ns for service_ns in row.service_ns)
+        if known is not None:
+            before_ns, now_ns = (s[len(s) // 2] for s in (known.latency_ns[1], sojourn_ns))
+            moved = not before_ns / MATERIAL < now_ns < before_ns * MATERIAL
+            if key in self._used or not moved:
+                return known
+        return Offer(row.model, row.variant, row.runtime, {1: sojourn_ns}, row.rank, row.accuracy)
+
+    # -- ends of requests
+
+    def _on_result(self, header: wire.Header, body: wire.Body | None) -> None:
+        run_id = header["id"]
+        sent = self._sent.pop(run_id, None)
+        if sent is None:
+            return  # it was taken back meanwhile, and has ended elsewhere
+        _, _, execute_ns, total_ns = map(index, header["timing"])
+        self._learned = True
+        outputs = body if body is not None else memoryview(b"")
+        took_ns = self._clock_ns() - sent.at_ns
+        self._meter.carried(sent.size, len(outputs), max(0, took_ns - total_ns))
+        ran = Ran(str(header["target"]), str(header["runtime"]), index(header["batch"]))
+        notes = dict(header.get("notes", ()))
+        self._listener.on_done(run_id, [(header["out"], outputs)], execute_ns, notes, ran)
+
+    def _on_error(self, header: wire.Header) -> None:
+        run_id, code, message = header["id"], header["code"], str(header["message"])
+        if run_id == 0 and self._met is not None and not self._met.done():
+            self._met.set_exception(LaxityError(message))
+        elif code in REFUSALS:
+            self._refuse(run_id, message, header.get("detail"))
+        elif self._sent.pop(run_id, None) is None:
+            return
+        elif code in ("cancelled", "expired"):
+            self._listener.on_not_run(run_id, f"{self._box}: {message}")
+        else:
+            self._listener.on_done(run_id, [f"{self._box}: {message}"], 0)
+
+    def _refuse(self, run_id: int, why: str, detail: Any) -> None:
+        """The box does not take it: it is not asked for a moment, then the request waits again."""
+        sent = self._sent.pop(run_id, None)
+        if sent is None:
+            return
+        self.refused += 1
+        if self._up:
+            self._tell(_hold_ns(sent.budget_ns, detail))
+        self._listener.on_not_run(run_id, f"{self._box} refused: {why}")
+
+
+def _hold_ns(budget_ns: int, detail: Any) -> int:
+    """How long a refusal is likely to be repeated: by the counter-offer, where there is one."""
+    offers = detail.get("earliest_budget_ms") if isinstance(detail, Mapping) else None
+    if not offers:
+        return LONGEST_HOLD_NS
+    missing_ns = int(min(offers.values()) * 1e6) - budget_ns
+    return min(LONGEST_HOLD_NS, max(LEAST_HOLD_NS, missing_ns))

@@ -1,0 +1,75 @@
+"""The models of a box for other boxes to take: what files each has, and their bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from scheduler.errors import InvalidInput, LaxityError, ModelNotFound
+from scheduler.model_files import CHUNK_BYTES, FileEntry, entries_of
+from scheduler.wire import Header
+
+MESSAGES = frozenset(("model_files", "model_file"))
+"""What is asked of it at the native door."""
+
+Say = Callable[[Header, Sequence[Any]], None]
+"""Answers a message, later and with a body."""
+
+
+class ModelShelf:
+    """Reads a model repository for others, in threads: the scheduler's loop never waits for a disk.
+
+    Args:
+        root: The repository.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Has looked at nothing yet."""
+        self._root = root
+        self._entries: dict[str, dict[str, FileEntry]] = {}
+        self._reading: set[asyncio.Task[None]] = set()
+
+    def take(self, header: Header, models: Sequence[str], say: Say) -> None:
+        """Answers a message, later.
+
+        Args:
+            header: The message.
+            models: The names of those that are served.
+            say: Where the answer goes.
+
+        Raises:
+            ModelNotFound: There is no such model.
+        """
+        model = header.get("model")
+        if not isinstance(model, str) or model not in models:
+            raise ModelNotFound(f"model {model!r:.100} is not in the repository")
+        task = asyncio.get_running_loop().create_task(self._answer(header, model, say))
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+
+    async def _answer(self, header: Header, model: str, say: Say) -> None:
+        reply: Header = {"t": "reply", "id": header.get("id"), "value": None}
+        body: Sequence[Any] = ()
+        try:
+            if header["t"] == "model_files":
+                entries = await asyncio.to_thread(entries_of, self._root / model)
+                self._entries[model] = {entry.path: entry for entry in entries}
+                reply["value"] = [[e.path, e.sha256, e.size] for e in entries]
+            else:
+                body = [await asyncio.to_thread(self._read, header, model)]
+        except (LaxityError, OSError) as error:
+            code = error.code if isinstance(error, LaxityError) else "unavailable"
+            said = {"code": code, "message": str(error), "detail": {}}
+            reply = {"t": "error", "id": header.get("id"), **said}
+        say(reply, body)
+
+    def _read(self, header: Header, model: str) -> bytes:
+        path, offset = header.get("path"), header.get("offset")
+        entry = self._entries.get(model, {}).get(path) if isinstance(path, str) else None
+        if entry is None or type(offset) is not int or offset < 0:
+            raise InvalidInput("model_file names a path that model_files has told, and an offset")
+        with (self._root / model / entry.path).open("rb") as file:
+            file.seek(offset)
+            return file.read(CHUNK_BYTES)

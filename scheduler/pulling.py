@@ -1,0 +1,227 @@
+"""Getting a model from another box or a web server into a repository: all of it, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.error import URLError
+from urllib.parse import quote, urlsplit
+
+from scheduler import wire
+from scheduler.address import Address, parse_address
+from scheduler.connection import Connection, connect
+from scheduler.errors import InvalidInput, Unavailable, error_from_code
+from scheduler.model_files import (
+    CHUNK_BYTES,
+    FileEntry,
+    checked_entries,
+    entries_from_sums,
+    entries_of,
+)
+
+WEB = ("https", "http", "file")
+"""Where a folder with a file SHA256SUMS may be."""
+
+_PATIENCE_S = 30.0
+_MOST_SUMS_BYTES = 1 << 20
+
+Progress = Callable[[str, int], None]
+"""Told the file and how many bytes of it came."""
+
+
+class Source(Protocol):
+    """Where a model's files come from."""
+
+    def entries(self) -> list[FileEntry]:
+        """What files there are."""
+
+    def chunks(self, entry: FileEntry) -> Iterator[bytes]:
+        """The bytes of one of them."""
+
+
+def source_of(url: str, model: str, token: str | None) -> Source:
+    """The source that a URL names: a box, or a folder on a web server.
+
+    Raises:
+        InvalidInput: It names neither.
+    """
+    if urlsplit(url).scheme in WEB:
+        return WebFolder(f"{url.rstrip('/')}/{quote(model)}")
+    return BoxSource(parse_address(url if "://" in url else f"tcp://{url}"), model, token)
+
+
+class WebFolder:
+    """A folder on a web server, with a file SHA256SUMS that `sha256sum` has made there.
+
+    Args:
+        url: The folder's.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def entries(self) -> list[FileEntry]:
+        """What SHA256SUMS names."""
+        with self._open("SHA256SUMS") as file:
+            text = file.read(_MOST_SUMS_BYTES).decode("utf-8", "replace")
+        return entries_from_sums(text)
+
+    def chunks(self, entry: FileEntry) -> Iterator[bytes]:
+        """The bytes of a file."""
+        with self._open(entry.path) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def _open(self, path: str) -> Any:
+        url = f"{self._url}/{quote(path)}"
+        try:
+            return urllib.request.urlopen(url, timeout=_PATIENCE_S)
+        except (URLError, OSError, ValueError) as error:
+            raise Unavailable(f"{url}: {error}") from None
+
+
+class BoxSource:
+    """Another box, asked by the native protocol.
+
+    Args:
+        address: Its native door.
+        model: Whose files.
+        token: What is shown there; its owner needs the scope `peer`.
+    """
+
+    def __init__(self, address: Address, model: str, token: str | None) -> None:
+        self._address, self._model, self._token = address, model, token
+
+    def entries(self) -> list[FileEntry]:
+        """What files the box says there are."""
+        value, _ = asyncio.run(self._ask({"t": "model_files"}))
+        try:
+            return checked_entries(FileEntry(str(p), str(d), int(s)) for p, d, s in value)
+        except (TypeError, ValueError) as error:
+            raise Unavailable(f"{self._address} gave no list of files: {error}") from None
+
+    def chunks(self, entry: FileEntry) -> Iterator[bytes]:
+        """The bytes of a file, as long as more come than were there."""
+        offset = 0
+        while chunk := asyncio.run(
+            self._ask({"t": "model_file", "path": entry.path, "offset": offset})
+        )[1]:
+            yield chunk
+            offset += len(chunk)
+
+    async def _ask(self, message: wire.Header) -> tuple[Any, bytes]:
+        answer: asyncio.Future[tuple[Any, bytes]] = asyncio.get_running_loop().create_future()
+
+        def on_frame(_connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
+            if header.get("id") != 1 or answer.done():
+                return
+            if header["t"] == "reply":
+                answer.set_result((header.get("value"), bytes(body or b"")))
+            elif header["t"] == "error":
+                code, text = str(header.get("code")), str(header.get("message"))
+                answer.set_exception(error_from_code(code, text, {}))
+
+        def on_lost(_connection: Connection, error: Exception) -> None:
+            if not answer.done():
+                answer.set_exception(Unavailable(f"{self._address}: {error}"))
+
+        try:
+            connection = await connect(self._address, self._token, on_frame, on_lost)
+            try:
+                connection.send(wire.encode({**message, "id": 1, "model": self._model}))
+                return await asyncio.wait_for(answer, _PATIENCE_S)
+            finally:
+                connection.close()
+                await asyncio.sleep(0)  # it closes in the loop's next turn
+        except (OSError, asyncio.TimeoutError) as error:
+            raise Unavailable(f"{self._address}: {error or 'no answer'}") from None
+
+
+def pull(
+    source: Source,
+    root: Path,
+    model: str,
+    most_bytes: int,
+    check: Callable[[Path], str | None],
+    progress: Progress = lambda _path, _size: None,
+) -> bool:
+    """Puts a model into a repository; nothing of it is to be seen there before all is verified.
+
+    Args:
+        source: Where it comes from.
+        root: The repository.
+        model: Its name, checked to be one.
+        most_bytes: How much it may be in all.
+        check: Says what is wrong with a repository that holds it, if anything.
+        progress: Told what comes.
+
+    Returns:
+        False where the very same files were there already.
+
+    Raises:
+        InvalidInput: Other files of that name are there, a digest is not as promised, it is too
+            large, or no model.
+        Unavailable: The source is not there, or fails.
+        OSError: The repository can't be written to.
+    """
+    entries = source.entries()
+    place = root / model
+    if place.exists():
+        if _digests(entries_of(place)) == _digests(entries):
+            return False
+        raise InvalidInput(f"{place} holds other files; move them away first, nothing is replaced")
+    folder = Path(tempfile.mkdtemp(prefix=".pull-", dir=root))
+    try:
+        left = most_bytes
+        for entry in entries:
+            left -= _fetch(source, entry, folder / model / entry.path, left, progress)
+        problem = check(folder)
+        if problem is not None:
+            raise InvalidInput(f"what came is no model {model!r}: {problem}")
+        os.rename(folder / model, place)
+        _sync(root)
+        return True
+    except OSError as error:
+        if place.exists():
+            raise InvalidInput(f"{place} came into being meanwhile; nothing is replaced") from error
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digests(entries: list[FileEntry]) -> dict[str, str]:
+    return {entry.path: entry.sha256 for entry in entries if entry.path != "SHA256SUMS"}
+
+
+def _fetch(source: Source, entry: FileEntry, path: Path, most: int, progress: Progress) -> int:
+    """Writes one file; how many bytes it has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for chunk in source.chunks(entry):
+            size += len(chunk)
+            if size > most:
+                raise InvalidInput(f"{entry.path} and what came before it are larger than allowed")
+            digest.update(chunk)
+            file.write(chunk)
+            progress(entry.path, size)
+        file.flush()
+        os.fsync(file.fileno())
+    if digest.hexdigest() != entry.sha256:
+        raise InvalidInput(f"{entry.path} is not what was promised: its SHA-256 is another one")
+    return size
+
+
+def _sync(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,223 @@
+"""Boxes on one virtual clock: they meet, share work, lose each other and are whole again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, until
+from tests.neighbours.virtual_loop import run_virtually
+
+CAPACITY = 8 / 0.06
+"""Requests per second of one box: its largest batches, one after the other."""
+
+
+def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtually(test(*args, **kwargs))
+
+    return run
+
+
+@asynccontextmanager
+async def site(*boxes: Box) -> AsyncIterator[list[Box]]:
+    """Boxes that each know all others; afterwards every request has ended once."""
+    for number, box in enumerate(boxes):
+        box.join_at(boxes[:number])
+        await box.start()
+    try:
+        await until(lambda: all(whole(box, boxes) for box in boxes))
+        yield list(boxes)
+    finally:
+        for box in boxes:
+            await box.stop()
+    for box in boxes:
+        assert sum(box.endings.values()) == box.asked
+        assert box.driver.core.ledger.records == {}
+        box.driver.core.validate()
+
+
+def whole(box: Box, boxes: Any) -> bool:
+    return box.states() == {other.name: "up" for other in boxes if other is not box}
+
+
+def forwarded(box: Box) -> int:
+    return sum(t.get("forwarded", 0) for t in box.driver.status()["targets"])
+
+
+@virtually
+async def test_boxes_that_know_one_member_come_to_know_all():
+    a, b, c = Box("a"), Box("b"), Box("c")
+    await a.start()
+    b.join_at([a])
+    await b.start()
+    c.join_at([b])
+    await c.start()
+    await until(lambda: all(whole(box, (a, b, c)) for box in (a, b, c)), 5)
+    assert not any(box.neighbours.describe()["alone"] for box in (a, b, c))
+    for box in (a, b, c):
+        await box.stop()
+
+
+@virtually
+async def test_what_a_box_can_not_do_in_time_another_one_does():
+    async with site(Box("a"), Box("b")) as (a, b):
+        await a.load(1.5 * CAPACITY, 2, 300)
+        assert a.on_time > 0.95
+        assert a.places["b/cpu:0"] == b.device.ran > 100
+
+
+@pytest.mark.parametrize("policy", ["goodput", "spill"])
+@virtually
+async def test_three_boxes_with_the_load_on_one_are_nearly_as_good_as_one_of_their_size(policy):
+    per_s, budget_ms = 3 * 0.9 * CAPACITY, 300
+    alone = Box("big")
+    for number in (1, 2):
+        device = MadeUpDevice(f"cpu:{number}", {"m": "d"}, alone.driver, alone.loop)
+        alone.driver.add_target(device.device_id, device)
+    async with site(alone):
+        await alone.load(per_s, 2, budget_ms)
+    boxes = [Box(name, policy=(policy, {})) for name in "abc"]
+    async with site(*boxes) as (a, _, _):
+        await a.load(per_s, 2, budget_ms)
+    assert alone.on_time > 0.99
+    assert a.on_time >= 0.9 * alone.on_time
+
+
+@virtually
+async def test_a_load_on_every_box_stays_there_where_spill_decides():
+    boxes = [Box(name, policy=("spill", {})) for name in "abc"]
+    async with site(*boxes):
+        await asyncio.gather(*(b.load(0.9 * CAPACITY, 2, 300, seed=i) for i, b in enumerate(boxes)))
+        for box in boxes:
+            assert box.on_time > 0.98
+            assert forwarded(box) < 0.05 * box.asked
+
+
+@virtually
+async def test_many_boxes_share_the_overflow_of_one_and_none_of_them_gets_a_herd():
+    boxes = [Box(f"b{number}") for number in range(8)]
+    async with site(*boxes) as (a, *others):
+        await a.load(4 * CAPACITY, 2, 300)
+        ran = [box.device.ran for box in others]
+        assert a.on_time > 0.95
+        assert max(ran) < 2 * sum(ran) / len(ran)
+
+
+@virtually
+async def test_the_overflow_of_many_does_not_flood_the_one_that_is_free():
+    boxes = [Box(f"b{number}") for number in range(5)]
+    async with site(*boxes) as (free, *others):
+        loads = [b.load(1.5 * CAPACITY, 2, 300, seed=i) for i, b in enumerate(others)]
+        await asyncio.gather(free.load(0.3 * CAPACITY, 2, 300, seed=9), *loads)
+        assert free.on_time > 0.85, "its own come first"
+        done = sum(box.endings["completed"] for box in boxes)
+        assert done > 0.85 * 5 * CAPACITY * 2
+
+
+@virtually
+async def test_a_model_that_only_another_box_has_can_be_asked_for_and_is_forwarded_once():
+    async with site(Box("a", models={}), Box("b", models={"m": "d"})) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        a.ask(300)
+        await until(lambda: a.places["b/cpu:0"] == 1)
+        a.ask(300, local=True)
+        assert a.endings["unavailable"] == 1, "what came from another box stays here"
+        assert forwarded(b) == 0
+
+
+@virtually
+async def test_a_model_of_the_same_name_but_with_other_files_is_not_the_same():
+    async with site(Box("a", models={"m": "one"}), Box("b", models={"m": "two"})) as (a, b):
+        await a.load(2 * CAPACITY, 1, 300)
+        assert set(a.places) == {"cpu:0"}
+        assert b.device.ran == 0
+        problems = a.driver.catalog.describe()["problems"]
+        assert any(p["device"] == "b" and "another one" in p["reason"] for p in problems)
+
+
+@virtually
+async def test_a_box_that_dies_under_load_costs_no_request_its_end_and_comes_back():
+    a, b, _ = boxes = [Box(name) for name in "abc"]
+    async with site(*boxes):
+        load = asyncio.ensure_future(a.load(2 * CAPACITY, 6, 300))
+        await asyncio.sleep(2)
+        await b.crash()
+        before = Counter(a.endings)
+        await asyncio.sleep(1)
+        assert (a.endings - before)["completed"] > 1.5 * CAPACITY
+        await b.start_again()
+        await until(lambda: all(whole(box, boxes) for box in boxes), 5)
+        ran = b.device.ran
+        await load
+        assert b.device.ran > ran
+
+
+@virtually
+async def test_a_cut_cable_leaves_two_sides_that_go_on_and_are_whole_again_soon():
+    a, b = boxes = [Box(name) for name in "ab"]
+    async with site(*boxes):
+        load = asyncio.ensure_future(a.load(1.5 * CAPACITY, 45, 300))
+        await asyncio.sleep(2)
+        for box in boxes:
+            box.cable.pull()
+        await until(lambda: all(box.neighbours.describe()["alone"] for box in boxes), 3)
+        before = Counter(a.endings)
+        await asyncio.sleep(27)
+        assert (a.endings - before)["completed"] > 0.9 * 27 * CAPACITY, "its own device goes on"
+        for box in boxes:
+            box.cable.mend()
+        await until(lambda: all(whole(box, boxes) for box in boxes), 15)
+        ran = b.device.ran
+        await load
+        assert b.device.ran > ran
+
+
+@virtually
+async def test_a_box_that_leaves_says_so_and_takes_nothing_more():
+    async with site(Box("a")) as (a,):
+        b = Box("b")
+        b.join_at([a])
+        await b.start()
+        await until(lambda: a.states() == {"b": "up"})
+        await b.stop()
+        await until(lambda: a.states() == {"b": "left"}, 1)
+        a.ask(300)
+        await until(lambda: a.places["cpu:0"] == 1)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        {"name": "b", "token": TOKEN + "x"},
+        {"name": "b", "site": "line-4"},
+        {"name": "a"},
+    ],
+    ids=["token", "site", "name"],
+)
+@virtually
+async def test_a_stranger_is_not_let_in(stranger):
+    async with site(Box("a")) as (a,):
+        b = Box(**stranger)
+        b.join_at([a])
+        await b.start()
+        await asyncio.sleep(3)
+        assert a.states() == {}
+        assert b.neighbours.describe()["alone"]
+        await b.stop()
+
+
+@virtually
+async def test_a_box_may_be_told_to_join_itself():
+    a = Box("a")
+    a.joins_itself = True
+    async with site(a):
+        await asyncio.sleep(3)
+        assert a.states() == {}

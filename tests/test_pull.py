@@ -1,0 +1,162 @@
+"""Models come whole and verified, from a box or from the web, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scheduler.cli import app
+from scheduler.core.events import TargetUp
+from scheduler.core.offers import Offer
+from scheduler.core.targets import TargetSpec
+from scheduler.daemon.driver import Driver
+from scheduler.errors import InvalidInput, ModelNotFound, Unauthorized
+from scheduler.ingress.model_shelf import ModelShelf
+from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.model_files import FileEntry, checked_entries, entries_from_sums
+from scheduler.pulling import pull, source_of
+from scheduler.tenants import OWNER, Access, hash_of
+from scheduler.wire import FrameLimits
+from tests.neighbours.boxes import card
+from tests.workers.onnx_models import relu, save
+
+TOKEN = "lx_0123456789abcdef"
+LIMIT = 10_000_000
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    """A repository with a model whose weights are larger than a chunk."""
+    root = tmp_path / "shelf"
+    save(relu(), root / "relu/model.onnx")
+    (root / "relu/model.yaml").write_text("variants: {only: {file: model.onnx}}\n")
+    (root / "relu/model.onnx.data").write_bytes(bytes(3_000_000))
+    return root
+
+
+@pytest.fixture
+def web(shelf: Path) -> Iterator[str]:
+    names = sorted((shelf / "relu").iterdir())
+    sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in names]
+    (shelf / "relu/SHA256SUMS").write_text("".join(sums))
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(shelf))) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def box(shelf: Path) -> Iterator[str]:
+    """A native door in a thread, which serves that repository."""
+    loop = asyncio.new_event_loop()
+
+    async def open_door() -> tuple[asyncio.Server, NativeDoor]:
+        driver = Driver()
+        driver.on_catalog("cpu:0", [card("relu"), card("other")], [])
+        spec = TargetSpec("cpu:0", (Offer("relu", "only", "r", {1: (1,)}),))
+        driver.core.handle(TargetUp(spec), 1)
+        access = Access([OWNER.model_copy(update={"tokens": (hash_of(TOKEN),)})])
+        rules = DoorRules("s", access, FrameLimits(), 8, 10**9)
+        door = NativeDoor(driver, rules, dict)
+        door.shelf = ModelShelf(shelf)
+        return await loop.create_server(door, "127.0.0.1", 0), door
+
+    async def close_door() -> None:
+        server.close()
+        door.close()
+        await asyncio.sleep(0.01)
+
+    server, door = loop.run_until_complete(open_door())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    asyncio.run_coroutine_threadsafe(close_door(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "models").mkdir()
+    return tmp_path / "models"
+
+
+def fine(_root: Path) -> str | None:
+    return None
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != "SHA256SUMS"
+    }
+
+
+@pytest.mark.parametrize("source", ["web", "box"])
+def test_a_model_comes_whole_and_a_second_time_not_at_all(request, source, shelf, root):
+    found = source_of(request.getfixturevalue(source), "relu", TOKEN)
+    assert pull(found, root, "relu", LIMIT, fine)
+    assert files(root / "relu") == files(shelf / "relu")
+    assert not pull(found, root, "relu", LIMIT, fine)
+    assert [p.name for p in root.iterdir()] == ["relu"]
+
+
+def test_other_files_of_that_name_are_never_replaced(web, root):
+    (root / "relu").mkdir()
+    (root / "relu/model.yaml").write_text("mine")
+    with pytest.raises(InvalidInput, match="nothing is replaced"):
+        pull(source_of(web, "relu", None), root, "relu", LIMIT, fine)
+    assert (root / "relu/model.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize("harm", ["changed", "large", "no model"])
+def test_what_is_not_as_promised_leaves_nothing(web, shelf, root, harm):
+    if harm == "changed":
+        (shelf / "relu/model.yaml").write_text("variants: {evil: {file: model.onnx}}\n")
+    limit = 2_000_000 if harm == "large" else LIMIT
+    with pytest.raises(InvalidInput):
+        pull(
+            source_of(web, "relu", None),
+            root,
+            "relu",
+            limit,
+            lambda _: "no" if harm == "no model" else None,
+        )
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/passwd", "a/../../x", ".ssh", "a//b", "a\\b", "", "1/2/3/4/5", "a\nb"]
+)
+def test_no_path_leads_out_of_the_folder(path):
+    with pytest.raises(InvalidInput):
+        checked_entries([FileEntry(path, "0" * 64)])
+    with pytest.raises(InvalidInput):
+        entries_from_sums(f"{'0' * 64}  {path}\n" if path else "nonsense\n")
+
+
+def test_a_box_gives_only_what_it_serves_and_only_to_boxes(box):
+    with pytest.raises(ModelNotFound):
+        source_of(box, "other", TOKEN).entries()
+    with pytest.raises(Unauthorized):
+        source_of(box, "relu", "lx_another-token-00").entries()
+
+
+def test_the_command_takes_a_model_that_can_be_served(web, shelf, root):
+    done = CliRunner().invoke(app, ["pull", "relu", "--from", web, "--models", str(root)])
+    assert done.exit_code == 0, done.output
+    assert files(root / "relu") == files(shelf / "relu")
