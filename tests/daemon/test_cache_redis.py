@@ -188,7 +188,7 @@ def test_a_box_waits_for_another_that_is_at_it(redis: RedisServer) -> None:
             first = here.ask([1])
             await here.until(lambda: here.runs)
             others = there.ask_all([[1]] * 2)
-            await there.until(lambda: there.redis["asking"] == 1)
+            await there.until(lambda: there.cache._lookups._waiting)
             here.worker.finish()
             assert await first.target() == "cpu:0"
             for one in others:
@@ -258,7 +258,7 @@ def test_a_box_waits_for_no_other_at_its_own_cost(redis: RedisServer, how: str) 
             first = here.ask([1])
             await here.until(lambda: here.runs)
             second = there.ask([1], deadline_ms=3_000)
-            await there.until(lambda: there.redis["asking"] == 1)
+            await there.until(lambda: there.cache._lookups._waiting)
             if how == "gone":
                 here.cache.cancel(first.id)
             elif how == "failed":
