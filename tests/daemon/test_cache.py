@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import msgpack
 import numpy as np
@@ -289,6 +291,19 @@ def test_followers_of_a_refused_leader_go_on_by_themselves() -> None:
         assert await wanted.target() == "cpu:0"
 
     run(scene, run_ms=50)
+
+
+def test_an_answer_with_notes_is_passed_on_with_them_and_not_kept() -> None:
+    async def scene(box: Box) -> None:
+        notes = {"payload": "float16"}
+        noted = partial(box.driver.on_done, notes=notes)
+        with patch.object(box.driver, "on_done", noted):
+            for one in box.ask_all([[1]] * 2):
+                assert (await one.good()).notes == notes
+        assert await box.ask([1]).target() == "cpu:0"
+        assert await box.ask([1]).target() == "cache"
+
+    run(scene)
 
 
 def test_draining_answers_all_who_wait() -> None:

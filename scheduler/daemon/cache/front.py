@@ -235,18 +235,19 @@ class ResultCache:
         if flight.leader is not None:
             self._reply(flight.leader, answer)
         if kept is not None:
-            self._tell_followers(flight, kept, answer.outcome)
+            self._tell_followers(flight, kept, answer)
         if keeps and kept is not None:
             self._keep(flight, kept)
         else:
             self._release(flight)
 
-    def _tell_followers(self, flight: Flight, kept: Kept, outcome: Outcome) -> None:
+    def _tell_followers(self, flight: Flight, kept: Kept, answer: Answer) -> None:
         for held in flight.followers:
             self._counts.hits.running += 1
             hit = self._hit(kept, held.submission, held.arrived_ns, TARGET_RUNNING)
-            if outcome is Outcome.COMPLETED:  # their deadlines are no earlier
-                hit.outcome = outcome
+            hit.notes = answer.notes
+            if answer.outcome is Outcome.COMPLETED:  # their deadlines are no earlier
+                hit.outcome = answer.outcome
             self._reply(held, hit)
 
     def _fail(self, flight: Flight, answer: Answer) -> None:
@@ -268,10 +269,15 @@ class ResultCache:
     # -- keeping
 
     def _keeps(self, flight: Flight, answer: Answer, size: int) -> bool:
-        """Whether an answer is one to keep, and is not kept yet."""
+        """Whether an answer is one to keep, and is not kept yet.
+
+        One with notes is none: it did not come about as every other will, for example because
+        its input was made smaller for a slow link.
+        """
         kind, ran = flight.kind, answer.offer
         return (
             ran is not None
+            and not answer.notes
             and size <= kind.most_bytes
             and flight.key not in self._memory
             and self._classes.may_keep(kind, answer.target, ran.runtime)
