@@ -79,10 +79,10 @@ class Goodput:
         """Refuses, drops, and fills every open target."""
         self._outlook.look(view)
         yield from self._refusals(view)
-        self._free.look(view)
         yield from fill(self._outlook, self._next, self._evictions)
-        if not view.queues or not self._is_thrifty():
+        if not self._outlook.some_cost or not view.queues or not self._is_thrifty():
             return
+        self._free.look(view)
         if any(not _costs_nothing(target) for target in view.open_targets()):
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
             yield Wake(wake_ns, "what waits is in time for nothing")
@@ -107,7 +107,7 @@ class Goodput:
 
     def _is_thrifty(self) -> bool:
         """Whether some targets cost money, and the others have been enough."""
-        return not self._free.is_all and self._outlook.view.now_ns > self._short_until_ns
+        return self._outlook.some_cost and self._outlook.view.now_ns > self._short_until_ns
 
     def _fell_short(self) -> None:
         self._short_until_ns = self._outlook.view.now_ns + RELIEF_NS

@@ -9,9 +9,8 @@ from typing import Any
 ROUND_TRIPS = 32
 """Round trips that are remembered: half a minute of probes, or the last of what was sent."""
 
-SMALL_BYTES, BULK_BYTES = 4_096, 65_536
-"""Up to the first size a message tells the round trip, from the second on the bandwidth. Between
-them it tells neither: its bytes take too long for the one, and less than jitter for the other."""
+BULK_BYTES = 65_536
+"""From this size on a message tells the bandwidth, and below it the round trip."""
 
 _LOWER = 0.25
 """The quantile of the time per byte that counts: what is above it has waited for something else."""
@@ -94,15 +93,14 @@ class WayMeter:
         """
         self.sent_bytes += sent
         self.received_bytes += received
-        is_small = sent + received <= SMALL_BYTES
         if way_ns is None:
             return False
-        if is_small:
-            self.round_trip(way_ns)
-        elif sent + received >= BULK_BYTES and self._round_trips:
-            extra_ns = max(0.0, way_ns - self._round_trips.quantile(0.5))
-            self._byte_ns.add(extra_ns / (sent + received))
-        return is_small
+        size = sent + received
+        if size < BULK_BYTES:
+            self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
+        elif self._round_trips:
+            self._byte_ns.add(max(0, way_ns - self.round_trip_ns) / size)
+        return size < BULK_BYTES
 
     # -- what is known
 

@@ -32,11 +32,10 @@ def test_large_messages_tell_the_bandwidth_where_the_far_end_says_how_long_it_to
     assert (meter.sent_bytes, meter.received_bytes) == (280_000, 20_000)
 
 
-def test_what_is_neither_small_nor_large_tells_nothing():
-    meter = WayMeter()
-    meter.round_trip(10 * MS)
-    meter.carried(20_000, 0, 90 * MS)
-    assert (meter.round_trip_ns, meter.byte_ns) == (10 * MS, 0)
+def test_the_bytes_of_a_small_message_are_taken_off_where_the_bandwidth_is_known():
+    meter = WayMeter(byte_ns=800.0)
+    meter.carried(20_000, 0, 26 * MS)
+    assert meter.round_trip_ns == 10 * MS
 
 
 def test_what_waited_for_something_else_is_not_taken_for_bandwidth():
