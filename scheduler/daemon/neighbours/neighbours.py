@@ -151,16 +151,16 @@ class Neighbours:
         return self._welcome(header, guest)
 
     def check_room(self) -> None:
-        """Nothing, while other boxes have no more requests here than all of them were offered.
+        """Nothing, while there is room for one more request of another box beside what is here.
 
         They count by reports; several that found the same room must not fill it several times.
 
         Raises:
-            Overloaded: They have.
+            Overloaded: There is none.
         """
-        if sum([guest.held for guest in self._guests]) > self._room:
+        if len(self._driver.core.ledger.records) >= self._room:
             raise Overloaded(
-                f"other boxes have {self._room} requests here already", {"retry_after_ms": RETRY_MS}
+                f"{self._room} requests are here already", {"retry_after_ms": RETRY_MS}
             )
 
     def gone(self, guest: Guest) -> None:
