@@ -177,6 +177,7 @@ class Agent:
         Raises:
             AgentError: The scheduler does not answer.
         """
+        self._stopping.set()  # what dies from now on is not brought back
         seconds = self.config.drain_s
         if self._doors is not None:
             self._doors.begin_drain()

@@ -395,6 +395,8 @@ class _Connection(asyncio.BufferedProtocol):
             self._answer(client_id, answer)
 
         tenant = self._tenant_of(header)
+        if self._is_box and self._door.neighbours is not None:
+            self._door.neighbours.check_room()
         submission = self._door.admission.submission(header, body, tenant, reply, self._is_box)
         self._ids[client_id] = None
         self._new_ids.append(client_id)

@@ -24,7 +24,7 @@ from scheduler.daemon.neighbours.peer_link import (
 from scheduler.daemon.neighbours.report import report_header, rows_of
 from scheduler.daemon.neighbours.seek import ask
 from scheduler.daemon.ways.breaker import Backoff
-from scheduler.errors import Forbidden, InvalidInput, LaxityError, ProtocolError
+from scheduler.errors import Forbidden, InvalidInput, LaxityError, Overloaded, ProtocolError
 from workers.link import ModelCard
 
 REPORT_S = 0.2
@@ -35,6 +35,9 @@ GOSSIP_EVERY = 5
 
 SENDER_NS = 1_000_000_000
 """Who sent something within this time counts as one who will again."""
+
+RETRY_MS = 20
+"""When a box may come again that found no room here."""
 
 MESSAGES = frozenset(("peer", "leave", "ping"))
 """What other boxes say at the native door."""
@@ -106,6 +109,7 @@ class Neighbours:
         self._waits: list[dict[tuple[str, str], int]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._cards: list[Any] = []
+        self._room = 0
         self._beats = 0
         self._alone = False
         self._states: dict[str, str] = {}
@@ -145,6 +149,19 @@ class Neighbours:
                 self._members.left(self._guests[guest].box)
             return None
         return self._welcome(header, guest)
+
+    def check_room(self) -> None:
+        """Nothing, while there is room for one more request of another box beside what is here.
+
+        They count by reports; several that found the same room must not fill it several times.
+
+        Raises:
+            Overloaded: There is none.
+        """
+        if len(self._driver.core.ledger.records) >= self._room:
+            raise Overloaded(
+                f"{self._room} requests are here already", {"retry_after_ms": RETRY_MS}
+            )
 
     def gone(self, guest: Guest) -> None:
         """The connection of a guest is closed."""
@@ -306,6 +323,7 @@ class Neighbours:
         if not self._guests:
             return
         rows = rows_of(self._driver.core, now_ns)
+        self._room = max([row.steps[-1][1] for row in rows], default=0)
         waits = {(row.model, row.variant): row.wait_ns for row in rows}
         # What waits only for a moment is over before anybody can act on it.
         lasting = {k: min([ns, *(w[k] for w in self._waits if k in w)]) for k, ns in waits.items()}

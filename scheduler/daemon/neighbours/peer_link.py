@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import index
 from typing import Any, Protocol
-
-import structlog
 
 from scheduler import wire
 from scheduler.address import parse_address
 from scheduler.connection import Connection, connect
 from scheduler.core.commands import Dispatch
-from scheduler.core.offers import Offer
 from scheduler.core.requests import DEFAULT_PRIORITY
-from scheduler.core.targets import TargetSpec
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.members import SUSPECT_NS
-from scheduler.daemon.neighbours.report import Row, room_for, rows_from
+from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
+from scheduler.daemon.neighbours.report import Row, rows_from
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.breaker import Backoff
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.errors import LaxityError, ProtocolError
-from workers.link import ModelCard, card_from
+from workers.link import ModelCard
 
 CONNECT_S = 3.0
 """How long it may take until the other box has said who it is."""
@@ -40,22 +36,8 @@ SILENT_NS = 2_000_000_000
 LEAST_HOLD_NS, LONGEST_HOLD_NS = 2_000_000, 200_000_000
 """For how long a box that refused a request is not asked again: its next report says more."""
 
-MATERIAL = 1.25
-"""A service time that moved by less than this factor is the one that was reported before; what was
-learned of it since stays."""
-
-BUDGETS = 64
-"""Requests whose budgets say how deep a queue at the other box may be."""
-
-SPREAD = 1.5
-"""How much longer than planned a request may be there and still be in time."""
-
-_ANY_NS = 1 << 62
-
 REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
 """How another box says that it does not take a request."""
-
-log = structlog.get_logger()
 
 
 class Introducer(Protocol):
@@ -89,15 +71,6 @@ class _Sent:
     size: int
 
 
-@dataclass(slots=True)
-class _Known:
-    """What the other box has said of itself."""
-
-    rows: list[Row] = field(default_factory=list)
-    cards: dict[str, ModelCard] = field(default_factory=dict)
-    offers: dict[tuple[str, str], Offer] = field(default_factory=dict)
-
-
 class PeerLink:
     """A connection to another box's native door, made anew whenever it is lost.
 
@@ -129,15 +102,13 @@ class PeerLink:
         self._connection: Connection | None = None
         self._met: asyncio.Future[None] | None = None
         self._broken = asyncio.Event()
-        self._up = self._learned = False
+        self._up = False
         self._leaving = False
         self._reason = "not reached yet"
-        self._known = _Known()
+        self._known = PeerKnowledge(box, introducer.has_same)
         self._meter = WayMeter()
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS, random.Random())
         self._sent: dict[int, _Sent] = {}
-        self._used: set[tuple[str, str]] = set()
-        self._budgets_ns: deque[int] = deque(maxlen=BUDGETS)
         self._pinged_ns = 0
         self._reported_ns = self._heard_ns = clock_ns()
         self.forwarded = self.refused = 0
@@ -237,8 +208,7 @@ class PeerLink:
         budget_ns = left_ns - min(back_ns, left_ns // 2)
         what = dispatch.model, dispatch.variant
         self._sent[run_id] = _Sent(what, now_ns, budget_ns, size)
-        self._used.add(what)
-        self._budgets_ns.append(submission.budget_ns or left_ns)
+        self._known.sent(what, submission.budget_ns or left_ns)
         if connection is None or size > connection.limits.body_bytes:
             self._loop.call_soon(self._refuse, run_id, f"{size} bytes are too many there", {})
             return
@@ -271,15 +241,7 @@ class PeerLink:
             "refused": self.refused,
             "age_s": (self._clock_ns() - self._reported_ns) / 1e9,
             "way": self._meter.describe(),
-            "reported": [
-                {
-                    "model": r.model,
-                    "variant": r.variant,
-                    "wait_ms": r.wait_ns / 1e6,
-                    "room": r.steps[-1][1],
-                }
-                for r in self._known.rows
-            ],
+            "reported": self._known.describe(),
         }
 
     # -- what comes
@@ -324,81 +286,36 @@ class PeerLink:
 
     def _learn(self, models: Any) -> None:
         """Takes over what can be asked for there, and here because of it."""
-        self._known.cards = {card.name: card for card in map(card_from, models)}
-        self._listener.on_catalog(self._box, self._usable_cards(), self._other_models())
-
-    def _usable_cards(self) -> list[ModelCard]:
-        return [card for card in self._known.cards.values() if self._introducer.has_same(card)]
-
-    def _other_models(self) -> list[Any]:
-        return [
-            [card.name, f"the model of that name on {self._box} is another one"]
-            for card in self._known.cards.values()
-            if not self._introducer.has_same(card)
-        ]
+        self._listener.on_catalog(self._box, *self._known.learn(models))
 
     def _on_report(self, rows: list[Row], members: Any) -> None:
         self._introducer.heard(self._box, members)
-        usable = {card.name for card in self._usable_cards()}
-        self._known.rows = [row for row in rows if row.model in usable]
         self._reported_ns = self._clock_ns()
-        if self._learned and not self._used:
+        if not self._known.report(rows, {sent.what for sent in self._sent.values()}):
             # Nothing goes there, maybe because of what was learned: the report is newer than that.
             self._up = False
         self._tell()
-        self._used = {sent.what for sent in self._sent.values()}
 
     # -- what the scheduler is told
 
     def _tell(self, closed_ns: int = 0) -> None:
         """What the box is like by its last report, and for how long it takes nothing."""
-        rows = self._known.rows
-        gone = self._known.offers.keys() - {(row.model, row.variant) for row in rows}
-        if gone and self._up:
+        if self._known.offers_less() and self._up:
             # A target's offers can't be taken away, but it may come back with fewer.
             self._lose("it offers less than before")
-        if not rows:
-            self._known.offers = {}
+        room = self._known.room()
+        spec = self._known.target(room, self._meter.transfer_ns())
+        if spec is None:
             return
-        self._known.offers = {(r.model, r.variant): self._offer(r) for r in rows}
-        room = self._room()
         if self._leaving or not room:
             closed_ns = max(closed_ns, SUSPECT_NS)
-        base_ns, byte_ns = self._meter.transfer_ns()
-        spec = TargetSpec(
-            self._box,
-            tuple(self._known.offers.values()),
-            slots=max(1, room),
-            remote=True,
-            width=max(1, room),
-            transfer_ns=(base_ns, byte_ns),
-            peer=True,
-        )
         if not self._up:
-            self._up, self._learned = True, False
+            self._up = True
             self._listener.on_progress(self._box, 1, 1, "ready")
             self._listener.on_up(spec)
             if not closed_ns:
                 return
         self._listener.on_changed(spec, closed_ns)
-
-    def _room(self) -> int:
-        """How many requests may be there at once and still be in time, as those before were."""
-        budgets = sorted(self._budgets_ns)
-        budget_ns = int(budgets[len(budgets) // 10] / SPREAD) if budgets else _ANY_NS
-        return max(room_for(row.steps, budget_ns) for row in self._known.rows)
-
-    def _offer(self, row: Row) -> Offer:
-        """What a report says of a variant, where nothing newer was learned from answers."""
-        key = row.model, row.variant
-        known = self._known.offers.get(key)
-        sojourn_ns = tuple(row.wait_ns + service_ns for service_ns in row.service_ns)
-        if known is not None:
-            before_ns, now_ns = (s[len(s) // 2] for s in (known.latency_ns[1], sojourn_ns))
-            moved = not before_ns / MATERIAL < now_ns < before_ns * MATERIAL
-            if key in self._used or not moved:
-                return known
-        return Offer(row.model, row.variant, row.runtime, {1: sojourn_ns}, row.rank, row.accuracy)
 
     # -- ends of requests
 
@@ -408,7 +325,7 @@ class PeerLink:
         if sent is None:
             return  # it was taken back meanwhile, and has ended elsewhere
         _, _, execute_ns, total_ns = map(index, header["timing"])
-        self._learned = True
+        self._known.learned = True
         outputs = body if body is not None else memoryview(b"")
         took_ns = self._clock_ns() - sent.at_ns
         self._meter.carried(sent.size, len(outputs), max(0, took_ns - total_ns))
@@ -442,8 +359,10 @@ class PeerLink:
 
 def _hold_ns(budget_ns: int, detail: Any) -> int:
     """How long a refusal is likely to be repeated: by the counter-offer, where there is one."""
-    offers = detail.get("earliest_budget_ms") if isinstance(detail, Mapping) else None
-    if not offers:
-        return LONGEST_HOLD_NS
-    missing_ns = int(min(offers.values()) * 1e6) - budget_ns
-    return min(LONGEST_HOLD_NS, max(LEAST_HOLD_NS, missing_ns))
+    said = detail if isinstance(detail, Mapping) else {}
+    hold_ns: float = LONGEST_HOLD_NS
+    if offers := said.get("earliest_budget_ms"):
+        hold_ns = min(offers.values()) * 1e6 - budget_ns
+    elif retry_ms := said.get("retry_after_ms"):
+        hold_ns = retry_ms * 1e6
+    return min(LONGEST_HOLD_NS, max(LEAST_HOLD_NS, int(hold_ns)))

@@ -1,0 +1,133 @@
+"""What is known of another box: what it said, what was sent there, and the target that makes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scheduler.core.offers import Offer
+from scheduler.core.targets import TargetSpec
+from scheduler.daemon.neighbours.report import Row, room_for
+from workers.link import ModelCard, card_from
+
+MATERIAL = 1.25
+"""A service time that moved by less than this factor is the one that was reported before; what was
+learned of it since stays."""
+
+BUDGETS = 64
+"""Requests whose budgets say how deep a queue at the other box may be."""
+
+SPREAD = 1.5
+"""How much longer than planned a request may be there and still be in time."""
+
+_ANY_NS = 1 << 62
+
+Variant = tuple[str, str]
+"""A model and one of its variants."""
+
+
+class PeerKnowledge:
+    """One box as its reports and the answers to what was sent there show it.
+
+    Args:
+        box: Its name.
+        has_same: Whether a model of that name is the same one here, or none is here.
+
+    Attributes:
+        learned: Whether an answer came since the target was last taken anew.
+    """
+
+    def __init__(self, box: str, has_same: Callable[[ModelCard], bool]) -> None:
+        """Nothing was said yet."""
+        self.learned = False
+        self._box = box
+        self._has_same = has_same
+        self._cards: list[ModelCard] = []
+        self._rows: list[Row] = []
+        self._offers: dict[Variant, Offer] = {}
+        self._used: set[Variant] = set()
+        self._recent: set[Variant] = set()
+        self._budgets_ns: deque[int] = deque(maxlen=BUDGETS)
+
+    def learn(self, models: Any) -> tuple[list[ModelCard], list[Any]]:
+        """Takes over its models; those that can be asked for here too, and why others can't.
+
+        Raises:
+            KeyError, TypeError, ValueError: They are none.
+        """
+        self._cards = list(map(card_from, models))
+        usable = [card for card in self._cards if self._has_same(card)]
+        why = f"the model of that name on {self._box} is another one"
+        return usable, [[card.name, why] for card in self._cards if card not in usable]
+
+    def report(self, rows: Sequence[Row], under_way: set[Variant]) -> bool:
+        """Takes over a report.
+
+        Args:
+            rows: Of the report.
+            under_way: What is there and was not answered.
+
+        Returns:
+            False where the report says more than all that was learned: nothing went there lately.
+        """
+        usable = {card.name for card in self._cards if self._has_same(card)}
+        self._rows = [row for row in rows if row.model in usable]
+        in_use = bool(self._used) or not self.learned
+        self.learned = self.learned and in_use
+        self._recent, self._used = self._used, under_way
+        return in_use
+
+    def sent(self, what: Variant, budget_ns: int) -> None:
+        """A request was sent there, whose caller gave it so long in all."""
+        self._used.add(what)
+        self._budgets_ns.append(budget_ns)
+
+    def room(self) -> int:
+        """How many requests may be there at once and still be in time, as those before were."""
+        budgets = sorted(self._budgets_ns)
+        budget_ns = int(budgets[len(budgets) // 10] / SPREAD) if budgets else _ANY_NS
+        return max([room_for(row.steps, budget_ns) for row in self._rows], default=0)
+
+    def offers_less(self) -> bool:
+        """Whether something that was offered before is not any more."""
+        return bool(self._offers.keys() - {(row.model, row.variant) for row in self._rows})
+
+    def target(self, room: int, transfer_ns: tuple[int, float]) -> TargetSpec | None:
+        """The box as a target; None while it has nothing to offer."""
+        self._offers = {(row.model, row.variant): self._offer(row) for row in self._rows}
+        if not self._offers:
+            return None
+        return TargetSpec(
+            self._box,
+            tuple(self._offers.values()),
+            slots=max(1, room),
+            remote=True,
+            width=max(1, room),
+            transfer_ns=transfer_ns,
+            peer=True,
+        )
+
+    def _offer(self, row: Row) -> Offer:
+        """What a report says of a variant, where nothing newer was learned from answers."""
+        key = row.model, row.variant
+        known = self._offers.get(key)
+        sojourn_ns = tuple(row.wait_ns + service_ns for service_ns in row.service_ns)
+        if known is not None:
+            before_ns, now_ns = (s[len(s) // 2] for s in (known.latency_ns[1], sojourn_ns))
+            moved = not before_ns / MATERIAL < now_ns < before_ns * MATERIAL
+            if key in self._recent or key in self._used or not moved:
+                return known
+        return Offer(row.model, row.variant, row.runtime, {1: sojourn_ns}, row.rank, row.accuracy)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The last report, for people and programs."""
+        return [
+            {
+                "model": row.model,
+                "variant": row.variant,
+                "wait_ms": row.wait_ns / 1e6,
+                "room": row.steps[-1][1],
+            }
+            for row in self._rows
+        ]
