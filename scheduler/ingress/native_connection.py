@@ -1,0 +1,345 @@
+"""One connection of the native door: what a client says, and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
+from scheduler.daemon.submission import Answer, Submission
+from scheduler.errors import (
+    Forbidden,
+    InvalidInput,
+    LaxityError,
+    Overloaded,
+    ProtocolError,
+    Unavailable,
+)
+from scheduler.ingress.certificates import certificate_names
+from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
+from scheduler.ingress.request_header import id_of
+from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
+from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
+from scheduler.tenants import ANYONE, OWNER, Tenant
+from scheduler.wire import VERSION, Body, FrameReader, Header, allocate, encode
+
+if TYPE_CHECKING:
+    from scheduler.ingress.native import NativeDoor
+
+HELLO_S = 5.0
+"""How long a connection may take to say hello."""
+
+
+class NativeConnection(asyncio.BufferedProtocol):
+    """One client."""
+
+    def __init__(self, door: NativeDoor, is_door: bool = False) -> None:
+        self._door = door
+        self._is_door = is_door
+        self._tenant = ANYONE
+        self._driver = door.driver
+        self._intake = door.intake
+        self._reader = FrameReader(door.rules.frames, self._allocate)
+        self._transport: asyncio.Transport | None = None
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self._known = False
+        self._ids: dict[int, int | None] = {}
+        self._new_ids: list[int] = []
+        self._out: list[Any] = []
+        self._loop = asyncio.get_running_loop()
+        self._held_bytes = 0
+        self._is_box = False
+
+    # -- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        if (peer := transport.get_extra_info("socket")) is not None:
+            set_up_tcp(peer, DOOR_GIVES_UP_MS)
+        try:
+            self._door.enter(self)
+        except Overloaded as error:
+            self._refuse(error)
+            return
+        self._hello_timer = self._loop.call_later(HELLO_S, self._hello_is_late)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        try:
+            frames = self._reader.advance(nbytes)
+            self._count_held(self._reader.held_bytes)
+            if frames:
+                self._take(frames)
+        except LaxityError as error:
+            self._refuse(error)
+        finally:
+            self._door.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: nobody waits for what it asked."""
+        self._transport = None
+        del self._reader  # it refers back to this, and its buffer should not wait for the collector
+        self._count_held(0)
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        self._door.leave(self)
+        if self._door.neighbours is not None:
+            self._door.neighbours.gone(self)
+        for request_id in list(self._ids.values()):
+            if request_id is not None:
+                self._intake.cancel(request_id)
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: take no more requests from it."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    # -- reading
+
+    def _allocate(self, header: Header, size: int) -> memoryview | None:
+        """Memory for a large body, unless clients fill all that the box has for requests."""
+        if not self._known:
+            raise ProtocolError("the first frame of a connection is hello, without a body")
+        if self._door.reading_bytes + size > self._driver.core.limits.bytes:
+            return None
+        return allocate(header, size)
+
+    def _count_held(self, held_bytes: int) -> None:
+        """Adds the body that is coming in to those of the other connections."""
+        self._door.reading_bytes += held_bytes - self._held_bytes
+        self._held_bytes = held_bytes
+
+    def _take(self, frames: list[tuple[Header, Body | None]]) -> None:
+        submissions: list[Submission] = []
+        try:
+            for header, body in frames:
+                try:
+                    self._take_one(header, body, submissions)
+                except ProtocolError:
+                    raise
+                except LaxityError as error:
+                    if not self._known:
+                        raise
+                    self._say_error(header.get("id"), error.code, str(error), error.detail)
+        finally:
+            # What was taken before the stream broke counts already, and is cancelled like others.
+            self._submit(submissions)
+
+    def _submit(self, submissions: list[Submission]) -> None:
+        if submissions:
+            asked = list(self._new_ids)
+            self._new_ids.clear()
+            for client_id, request_id in zip(asked, self._intake.submit(submissions), strict=True):
+                if client_id in self._ids:
+                    self._ids[client_id] = request_id
+
+    def _take_one(self, header: Header, body: Body | None, submissions: list[Submission]) -> None:
+        kind = header["t"]
+        if not self._known:
+            self._take_hello(header)
+        elif kind == "infer":
+            submissions.append(self._take_infer(header, body))
+        elif kind == "cancel":
+            request_id = self._ids.get(id_of(header))
+            if request_id is not None:
+                self._intake.cancel(request_id)
+        elif kind in TASK_MESSAGES:
+            self._take_task(header, body)
+        elif kind in SHELF_MESSAGES and self._door.shelf is not None:
+            self._tenant_of(header).check_scope("peer")
+            self._door.shelf.take(header, self._driver.own_models(), self._say_later)
+        else:
+            value = self._take_question(kind, header)
+            self._say({"t": "reply", "id": header.get("id"), "value": value})
+
+    def _take_task(self, header: Header, body: Body | None) -> None:
+        if self._door.tasks is None:
+            raise closed_for_tasks()
+        if self._door.closing and header["t"] == "task":
+            raise Unavailable("the box is shutting down")
+        self._door.tasks.take(header, body, self._tenant_of(header), self._say_later)
+
+    def _take_question(self, kind: str, header: Header) -> Any:
+        admission = self._door.admission
+        if kind == "models":
+            return admission.describe_models()
+        if kind == "status":
+            return self._door.status()
+        if kind == "statistics":
+            return admission.statistics.describe()
+        if kind in PEER_MESSAGES:
+            return self._take_peer(header)
+        if kind not in ("load", "unload", "policy"):
+            raise InvalidInput(
+                f"message type {kind!r} is not known; there are infer, cancel, models, status, "
+                "statistics, load, unload, policy, task, task_result, task_status, task_cancel, "
+                "tasks, peer, leave, ping, model_files, model_file"
+            )
+        self._tenant_of(header).check_scope("admin")
+        if kind == "policy":
+            return self._door.swap_policy(header.get("name"), header.get("options"))
+        (admission.load if kind == "load" else admission.unload)(str(header.get("model")))
+        return None
+
+    def _take_peer(self, header: Header) -> Any:
+        if self._door.neighbours is None:
+            raise Forbidden("this box has no neighbours: its configuration does not ask for them")
+        self._tenant_of(header).check_scope("peer")
+        answer = self._door.neighbours.take(header, self)
+        self._is_box |= header["t"] == "peer"
+        return answer
+
+    def _tenant_of(self, header: Header) -> Tenant:
+        """Who asks: the owner of the connection, or whom a door names."""
+        if not self._is_door:
+            return self._tenant
+        name = header.get("tenant")
+        return self._door.rules.access.by_name(name) if isinstance(name, str) else ANYONE
+
+    def _take_hello(self, header: Header) -> None:
+        if header["t"] != "hello":
+            raise ProtocolError("the first frame of a connection is hello")
+        if header.get("v") != VERSION:
+            raise ProtocolError(
+                f"this box speaks version {VERSION} of the native protocol, not {header.get('v')!r}"
+            )
+        rules = self._door.rules
+        if rules.access.required and not self._is_door:
+            self._tenant = self._by_token_or_certificate(header.get("token"))
+        elif self._transport is not None:
+            peer = self._transport.get_extra_info("socket")
+            self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
+        self._known = True
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        limits = {
+            "header_bytes": rules.frames.header_bytes,
+            "body_bytes": rules.frames.body_bytes,
+        }
+        self._say({"t": "welcome", "v": VERSION, "site": rules.site, "limits": limits})
+        if self._door.closing:
+            self.say_goodbye()
+
+    def _by_token_or_certificate(self, token: Any) -> Tenant:
+        access = self._door.rules.access
+        if token is None and self._transport is not None:
+            names = certificate_names(self._transport.get_extra_info("peercert"))
+            if (tenant := access.by_certificate(names)) is not None:
+                return tenant
+        return access.by_token(token if isinstance(token, str) else None)
+
+    def _take_infer(self, header: Header, body: Body | None) -> Submission:
+        client_id = id_of(header)
+        if client_id in self._ids:
+            raise InvalidInput(f"id {client_id} is in flight on this connection already")
+        if self._door.closing:
+            raise Unavailable("the box is shutting down")
+
+        def reply(answer: Answer) -> None:
+            self._answer(client_id, answer)
+
+        tenant = self._tenant_of(header)
+        if self._is_box and self._door.neighbours is not None:
+            self._door.neighbours.check_room()
+        submission = self._door.admission.submission(header, body, tenant, reply, self._is_box)
+        self._ids[client_id] = None
+        self._new_ids.append(client_id)
+        return submission
+
+    # -- writing
+
+    def _answer(self, client_id: int, answer: Answer) -> None:
+        self._ids.pop(client_id, None)
+        if answer.outputs is None or answer.offer is None:
+            self._say_error(client_id, answer.outcome.value, answer.reason, dict(answer.detail))
+            return
+        specs, body = answer.outputs
+        header = {
+            "t": "result",
+            "id": client_id,
+            "outcome": answer.outcome.value,
+            "target": answer.target,
+            "variant": answer.offer.variant,
+            "runtime": answer.offer.runtime,
+            "batch": answer.batch,
+            "out": specs,
+            "timing": answer.timing_ns,
+        }
+        if answer.notes:
+            header["notes"] = answer.notes
+        self._write(encode(header, (body,)))
+
+    @property
+    def held(self) -> int:
+        """How many requests that came this way have not ended."""
+        return len(self._ids)
+
+    @property
+    def local_host(self) -> str | None:
+        """The address at which the client found this box; None for a unix socket."""
+        name = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return str(name[0]) if isinstance(name, tuple) else None
+
+    def tell(self, header: Header) -> None:
+        """Says something of its own accord, outside of any event."""
+        self._say_later(header, ())
+
+    def _say(self, header: Header) -> None:
+        self._write(encode(header))
+
+    def _say_later(self, header: Header, body: Sequence[Any]) -> None:
+        """Says something of its own accord, outside of any event."""
+        self._write(encode(header, body))
+        self._door.flush()
+
+    def _say_error(self, client_id: Any, code: str, message: str, detail: Any) -> None:
+        known_id = client_id if type(client_id) is int else None
+        self._say(
+            {"t": "error", "id": known_id, "code": code, "message": message, "detail": detail}
+        )
+
+    def _write(self, buffers: list[Any]) -> None:
+        if not self._out:
+            self._door.unsent.append(self)
+        self._out.extend(buffers)
+
+    def flush(self) -> None:
+        """Sends what was said since the last time, in one system call."""
+        out, self._out = self._out, []
+        if self._transport is None or not out:
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    def say_goodbye(self) -> None:
+        """Says that the box takes no more requests."""
+        self._say({"t": "goodbye", "message": "the box is shutting down"})
+
+    def close(self) -> None:
+        """Closes once what was written is out."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _refuse(self, error: LaxityError) -> None:
+        """Says what was wrong and closes the connection."""
+        self._say_error(None, error.code, str(error), error.detail)
+        self.close()
+
+    def _hello_is_late(self) -> None:
+        if not self._known:
+            self._refuse(ProtocolError(f"no hello came within {HELLO_S:g} s"))
