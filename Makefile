@@ -18,7 +18,7 @@ demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet de
 	$(BIN)/laxity demo
 
 test: check ## check, then every test, with coverage of the pure rooms
-	$(BIN)/python -m pytest --cov
+	$(BIN)/python -m pytest --cov -n 2 --dist loadfile
 
 check: $(VENV)/.dev ## formatting, lint, types, and who may import whom
 	$(BIN)/ruff format --check .

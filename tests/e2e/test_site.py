@@ -57,7 +57,7 @@ def test_work_is_shared_until_a_cable_is_cut_and_again_when_it_is_whole(
     seconds_until(lambda: states(a.url)["box-b"] != "up", BACK_S)
     with Client(a.url, token=TOKEN) as client:
         assert client.status()["neighbours"]["alone"]
-    assert any("going on alone" in line for line in a.lines)
+    seconds_until(lambda: any("going on alone" in line for line in a.lines), BACK_S)
     assert load.completed_within(2) > 0, "its own device goes on"
     with Client(b.url, token=TOKEN) as client:
         assert len(client.models()["models"]) == 1, "and so does the other side"
