@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import socket
@@ -24,7 +25,10 @@ import yaml
 from rich.console import Console
 
 from scheduler.cli_cloud import view
+from scheduler.core.outcomes import Outcome
 from scheduler.tenants import new_token
+from tests.daemon.cloud.boxes import DIGITS as CARD
+from tests.daemon.cloud.boxes import box_of, floats
 from tests.e2e.http_requests import SLOW, said
 from tests.e2e.running_agent import is_local, listening, marked, processes_of
 
@@ -225,6 +229,22 @@ def test_a_second_one_is_refused(cloud: RunningCloud) -> None:
     done = cloud.laxity("up", "--detach")
     assert done.returncode == 1
     assert "is up already" in done.stderr
+
+
+def test_a_box_has_it_as_a_target(cloud: RunningCloud, tmp_path: Path) -> None:
+    async def run() -> None:
+        url, token = f"http://127.0.0.1:{cloud.port}", str(cloud.folder / "token")
+        async with box_of(url, tmp_path, CARD, token_file=token) as box:
+            await box.until(lambda: box.is_up, WAIT_S)
+            images = np.linspace(0, 16, 192, dtype=np.float32).reshape(3, 1, 8, 8)
+            asked = [box.post(x, 20_000, model="digits", tensor="image")[1] for x in images]
+            answers = [await answer for answer in asked]
+            assert [answer.outcome for answer in answers] == [Outcome.COMPLETED] * 3
+            assert all(abs(floats(answer).sum() - 1) < 1e-3 for answer in answers)
+            hopeless = await box.ask(images[0], 0.01, model="digits", tensor="image")
+            assert hopeless.outcome in (Outcome.INFEASIBLE, Outcome.EXPIRED)
+
+    asyncio.run(run())
 
 
 def test_the_one_port_beyond_this_machine_asks_for_rays_token(cloud: RunningCloud) -> None:

@@ -15,21 +15,8 @@ import tritonclient.http as triton_http
 
 from benchmarks.clouds import COMMANDS, MODEL, Cloud, interpreter, running_cloud
 from scheduler.core.outcomes import Outcome
-from scheduler.core.signature import Signature, TensorSpec
-from tests.daemon.cloud.boxes import box_of, floats
-from workers.link import ModelCard
+from tests.daemon.cloud.boxes import DIGITS, box_of, floats
 
-DIGITS = ModelCard(
-    "digits",
-    "",
-    Signature(
-        (TensorSpec("image", "float32", (1, 8, 8)),),
-        (TensorSpec("scores", "float32", (10,)),),
-        True,
-    ),
-    ("small",),
-    8,
-)
 IMAGES = np.linspace(0, 1, 192, dtype=np.float32).reshape(3, 1, 8, 8)
 
 

@@ -91,6 +91,18 @@ CARD = ModelCard(
     8,
 )
 
+DIGITS = ModelCard(
+    "digits",
+    "",
+    Signature(
+        (TensorSpec("image", "float32", (1, 8, 8)),),
+        (TensorSpec("scores", "float32", (10,)),),
+        True,
+    ),
+    ("large", "small"),
+    8,
+)
+
 
 @asynccontextmanager
 async def box_of(
