@@ -27,7 +27,6 @@ from scheduler.config import (
     parse_address,
 )
 from scheduler.core.scheduler import Limits
-from scheduler.daemon.cloud.dialing import cloud_link
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
@@ -155,8 +154,7 @@ class SchedulerProcess:
         self._direct = DirectDoor(self._loop, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
-        for cloud in config.cloud:
-            self._driver.add_target(cloud.name, cloud_link(cloud, self._driver, config.state_dir))
+        _add_clouds(config, self._driver)
         self._tls = server_context(config.tls) if config.tls is not None else None
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [
@@ -275,6 +273,16 @@ def _reloaded(old: Config, config_file: Path | None) -> Config:
     if waiting:
         log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
     return taken
+
+
+def _add_clouds(config: Config, driver: Driver) -> None:
+    """The servers beyond the box that the configuration names."""
+    if not config.cloud:
+        return
+    from scheduler.daemon.cloud.dialing import cloud_link  # most boxes have none, and it is large
+
+    for cloud in config.cloud:
+        driver.add_target(cloud.name, cloud_link(cloud, driver, config.state_dir))
 
 
 def _opened_cache(config: Config, driver: Driver) -> ResultCache | None:
