@@ -33,6 +33,7 @@ from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec, TargetState, reached_over
 from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog
+from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.link import Ran, TargetLink
 from scheduler.daemon.submission import Answer, Submission
@@ -43,8 +44,6 @@ from workers.link import ModelCard, Packed
 RESTART_NS = 3_000_000_000
 """How long a lost worker is expected to be away, until it has been seen to come back."""
 
-_CANCEL_S = 0.1
-"""So long a task has to heed that it is cancelled."""
 
 _TICK_S = 0.001
 """The event loop's timers are no finer."""
@@ -72,9 +71,7 @@ class _Way:
 
     async def close(self) -> None:
         """Hangs up, for good."""
-        while not self.task.done():
-            self.task.cancel()  # again: before Python 3.12 `wait_for` may swallow it
-            await asyncio.wait((self.task,), timeout=_CANCEL_S)
+        await end_tasks([self.task])
         self.link.close()
 
 

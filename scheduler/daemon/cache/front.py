@@ -17,6 +17,7 @@ from scheduler.daemon.cache.lookups import Lookups
 from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.redis_link import RedisLink
 from scheduler.daemon.driver import Driver
+from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.submission import Answer, Submission
 
 TARGET = "cache"
@@ -77,9 +78,7 @@ class ResultCache:
 
     async def close(self) -> None:
         """Hangs up."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     # -- requests
 

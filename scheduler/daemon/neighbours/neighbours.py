@@ -14,6 +14,7 @@ from scheduler import wire
 from scheduler.address import Address
 from scheduler.connection import Connection
 from scheduler.daemon.driver import Driver
+from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.neighbours.members import SUSPECT_NS, Identity, Members
 from scheduler.daemon.neighbours.peer_link import (
     CONNECT_S,
@@ -127,11 +128,7 @@ class Neighbours:
 
     async def close(self) -> None:
         """Looks for nobody any more; the links are the driver's to close."""
-        left: set[asyncio.Task[None]] = set(self._tasks)
-        while left:
-            for task in left:
-                task.cancel()  # again: before Python 3.12 `wait_for` may swallow it
-            _, left = await asyncio.wait(left, timeout=REPORT_S)
+        await end_tasks(self._tasks)
 
     # -- what others say at the door
 
@@ -191,14 +188,7 @@ class Neighbours:
                 raise InvalidInput(str(error)) from None
             self._adopt()
             self._guests[guest] = _Visit(box)
-        own = self._own_address(guest.local_host)
-        return {
-            "box": self._options.box,
-            "incarnation": self._incarnation,
-            "address": own,
-            "members": self._members.gossip(self._driver.clock_ns()),
-            "models": self._own_cards(),
-        }
+        return {**self._who_is_here(guest.local_host), "models": self._own_cards()}
 
     # -- what links need to know (Introducer)
 
@@ -209,13 +199,15 @@ class Neighbours:
 
     def introduction(self, connection: Connection) -> wire.Header:
         """The message in which this box says who it is."""
+        who = self._who_is_here(connection.local_host)
+        return {"t": "peer", "id": 0, "site": self._options.site, **who}
+
+    def _who_is_here(self, seen_host: str | None) -> dict[str, Any]:
+        """What boxes say of themselves to each other, whoever asked whom."""
         return {
-            "t": "peer",
-            "id": 0,
-            "site": self._options.site,
             "box": self._options.box,
             "incarnation": self._incarnation,
-            "address": self._own_address(connection.local_host),
+            "address": self._own_address(seen_host),
             "members": self._members.gossip(self._driver.clock_ns()),
         }
 

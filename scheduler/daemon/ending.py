@@ -1,0 +1,22 @@
+"""The end of tasks that run until they are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+_AGAIN_S = 0.1
+"""How long a task may take to end before it is cancelled once more."""
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancels tasks until all have ended.
+
+    Once may not be enough: before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes
+    at the moment when what it waits for is done, also inside libraries.
+    """
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_AGAIN_S)
