@@ -32,7 +32,7 @@ from scheduler import (
     cli_token,
 )
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from scheduler.cli_box import AsJson, Url, box, print_json
+from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
 from scheduler.cli_help import SETTINGS, TwoWordCommands, examples
 from scheduler.cli_inputs import InputProblem, load_inputs
 from scheduler.cli_tables import models_view, status_view
@@ -287,10 +287,8 @@ def infer(
     durable: Durable = False,
     levels: Levels = None,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send it N times in a row.")] = 1,
-    top: Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")] = 5,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Save the outputs.")
-    ] = None,
+    top: Top = SHOWN_VALUES,
+    output: Output = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

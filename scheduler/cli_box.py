@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,13 @@ Url = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+SHOWN_VALUES = 5
+Top = Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Save the outputs.")
+]
+"""How a result is shown, and where it is kept."""
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scheduler import cli_infer
-from scheduler.cli_box import AsJson, Url, box, print_json
+from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
 from scheduler.cli_help import SETTINGS, examples
 from scheduler.cli_tables import duration, outputs_view, plain_table
 from scheduler.client import Client
@@ -93,10 +92,8 @@ def result(
         float | None,
         typer.Option(min=0, metavar="S", help="For how long.", show_default="as long as it takes"),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")] = 5,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Save the outputs.")
-    ] = None,
+    top: Top = SHOWN_VALUES,
+    output: Output = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
