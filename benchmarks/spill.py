@@ -38,6 +38,7 @@ from replay.links import LinkEmulator, OneWay
 from scheduler import Client, LaxityError
 
 DEADLINE_MS = 250.0
+RECORDED = Path(__file__).parents[2] / "shared" / "data" / "network" / "det6g"
 RATE_PER_S = 80.0
 FLOATS = 1024
 COST, BUDGET = 0.001, 0.5
@@ -257,9 +258,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument(
-        "--pings", type=Path, default=Path("/work/shared/data/network/det6g"), metavar="FOLDER"
-    )
+    parser.add_argument("--pings", type=Path, default=RECORDED, metavar="FOLDER")
     given = parser.parse_args()
     if NICENESS:
         prefer(os.getpid(), NICENESS)
