@@ -1,6 +1,6 @@
 """How near the simulator is to a running box: the same requests to both, over many workloads.
 
-    python -m benchmarks.fidelity --json FILE [--points N] [--seconds S] [--seed N]
+    python -m benchmarks.fidelity --json FILE [--rounds N] [--seconds S] [--points N] [--seed N]
 
 A real agent runs three devices: OpenVINO on the first core, ONNX Runtime on the second, and an
 emulated cloud behind an emulated link. They are profiled, and then watched while they serve a
@@ -10,7 +10,9 @@ way to the box takes). Nothing is fitted to a point.
 
 Each point is a load, a coefficient of variation of the gaps between requests, and a deadline as a
 multiple of the fastest target's latency. Its requests are sent to the box (open loop) and played
-in the simulator with the same policy, several times with other chance in the service times.
+in the simulator with the same policy, several times with other chance in the service times. All
+points are played in several rounds, each in another order and with other requests, and a point's
+figures are those of all its rounds together.
 docs/fidelity.md says what came of it.
 """
 
@@ -26,14 +28,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.busy import make_busy
-from benchmarks.fidelity_box import CALM_PCT, LINK, Box, pin, say
-from benchmarks.fidelity_points import HEADER, MODELS, MS, Comparison, Point, line, plan, verdict
+from benchmarks.fidelity_box import LINK, Box, pin, say
+from benchmarks.fidelity_points import (
+    HEADER,
+    MODELS,
+    MS,
+    Comparison,
+    Point,
+    Round,
+    line,
+    plan,
+    verdict,
+)
 from benchmarks.figures import write_figures
 from benchmarks.spawned_agent import prefer, spawned_agent
 from replay.fleet import Fleet
-
-ATTEMPTS = 3
-"""So often a point is played at most; the calmest time counts."""
 
 CLOUD = {
     "base_ms": 28.0,
@@ -78,10 +87,14 @@ def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
     """All points, with a table as they are done."""
     began_s = time.time()
     say(HEADER)
-    comparisons = calmest(box, arguments, began_s + 60 * arguments.minutes)
+    comparisons = compared(box, arguments)
+    say("all rounds together")
+    for each in comparisons:
+        say(line(each))
     return {
         "policy": arguments.policy,
         "seconds": arguments.seconds,
+        "rounds": arguments.rounds,
         "seed": arguments.seed,
         "took_s": time.time() - began_s,
         "load_average": os.getloadavg(),
@@ -99,24 +112,22 @@ def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def calmest(box: Box, arguments: argparse.Namespace, until_s: float) -> list[Comparison]:
-    """Each point as it was when others took least of the machine, in order of the points."""
-    found: dict[Point, Comparison] = {}
-    points = plan(arguments.points, arguments.seed)
+def compared(box: Box, arguments: argparse.Namespace) -> list[Comparison]:
+    """All points, played in rounds: a device that is slow for a minute is so for a round only."""
+    played: dict[Point, list[Round]] = {}
     before = box.probe(arguments.seed)
-    for attempt in range(ATTEMPTS):
-        for number, point in enumerate(points):
-            known = found.get(point)
-            if known is not None and (known.others_pct <= CALM_PCT or time.time() > until_s):
-                continue
-            played = box.play(box.requests(point, arguments.seconds, arguments.seed + number))
-            after = box.probe(arguments.seed + number)
-            compared = box.compare(point, played, (before, after))
+    for number in range(1, arguments.rounds + 1):
+        points = plan(arguments.points, arguments.seed, number)
+        for place, point in enumerate(points, 1):
+            seed = 1000 * arguments.seed + len(points) * number + place
+            now = box.play(box.requests(point, arguments.seconds, seed))
+            after = box.probe(seed)
+            found = box.compare(now, (before, after))
             before = after
-            if known is None or compared.others_pct < known.others_pct:
-                found[point] = compared
-            say(f"{line(compared)}   [{attempt + 1}: {number + 1}/{len(points)}]")
-    return [found[point] for point in sorted(found, key=astuple)]
+            played.setdefault(point, []).append(found)
+            progress = f"[round {number}: {place}/{len(points)}]"
+            say(f"{line(Comparison.of(point, [found]))}   {progress}")
+    return [Comparison.of(point, played[point]) for point in sorted(played, key=astuple)]
 
 
 def described(fleet: Fleet) -> Iterator[dict[str, Any]]:
@@ -143,9 +154,9 @@ def main(argv: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--points", type=int, help="only so many of the points")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of each point")
-    parser.add_argument("--minutes", type=float, default=20.0, help="then nothing is repeated")
-    parser.add_argument("--learn-seconds", type=float, default=40.0, help="of each watched load")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each point and round")
+    parser.add_argument("--rounds", type=int, default=3, help="so often each point is played")
+    parser.add_argument("--learn-seconds", type=float, default=20.0, help="of each watched load")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", default="goodput")
     parser.add_argument(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, pstdev
 
 import psutil
 
@@ -17,14 +16,13 @@ from benchmarks.fidelity_points import (
     MS,
     PROBE,
     REST_S,
-    Comparison,
     Heard,
     Point,
+    Round,
     experiment,
     quantile_of,
     simulate,
     slope,
-    summary,
 )
 from replay.caller import Caller, observed_caller
 from replay.fleet import Device, Fleet, Truth
@@ -39,7 +37,7 @@ REPEATS = 4
 """Simulations of a point, each with other service times."""
 
 CALM_PCT = 10.0
-"""A point during which other processes took more of the machine than this is played again."""
+"""A workload begins when other processes take less of the machine than this."""
 
 WAIT_S = 6.0
 """So long a calm moment is waited for."""
@@ -188,11 +186,10 @@ class Box:
         devices = [replace(device, truth=truths[device.spec.id]) for device in self.told.devices]
         return replace(self.told, devices=tuple(devices))
 
-    def compare(self, point: Point, played: Played, around: Sequence[Played]) -> Comparison:
-        """Simulates what was played, and puts the two side by side.
+    def compare(self, played: Played, around: Sequence[Played]) -> Round:
+        """Simulates what was played.
 
         Args:
-            point: What it was.
             played: What the box made of it.
             around: The probes before it and after it.
         """
@@ -205,18 +202,12 @@ class Box:
             for device in self.told.devices
         }
         first = around[0].requests
-        runs = self._simulations(truths, played.requests, first)
-        own_runs = self._simulations(own_truths, played.requests, first)
-        profile_only = simulate(self.told, self.policy, played.requests, Caller(), 0)
         lags = sorted(ending.lag_ns for ending in played.endings)
-        whole = summary([heard for run in runs for heard in run])
-        return Comparison(
-            point,
-            summary([Heard(e.outcome or "none", e.on_time, e.latency_ns) for e in played.endings]),
-            replace(whole, requests=len(played.requests)),
-            pstdev([summary(run).on_time_pct for run in runs]),
-            mean(summary(run).on_time_pct for run in own_runs),
-            summary(profile_only).on_time_pct,
+        return Round(
+            [Heard(e.outcome or "none", e.on_time, e.latency_ns) for e in played.endings],
+            self._simulations(truths, played.requests, first),
+            self._simulations(own_truths, played.requests, first),
+            simulate(self.told, self.policy, played.requests, Caller(), 0),
             paces,
             {t.id: own.pace(t.id, self.truths[t.id]) for t in self.told.targets()},
             played.others_pct,

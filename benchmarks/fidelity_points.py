@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from statistics import mean
+from statistics import mean, pstdev
 
 from replay.caller import Caller
 from replay.experiment import Experiment, PolicyChoice
@@ -56,16 +56,20 @@ PROBE = Point(0.9, 1.0, 5.0)
 """The workload before and after each point, which tells how fast the devices are just then."""
 
 
-def plan(count: int | None, seed: int) -> list[Point]:
-    """The points in an order by chance, so that a change of the machine is none of the load.
+def plan(count: int | None, seed: int, number: int) -> list[Point]:
+    """The points of a round in an order by chance, so that a change of the machine is none of the
+    load.
 
     Args:
-        count: How many of them; None is all.
-        seed: Of the order.
+        count: How many of them, the same in each round; None is all.
+        seed: Of what is taken, and of the order.
+        number: Of the round.
     """
     points = [Point(*values) for values in product(LOADS, CVS, SCALES)]
     random.Random(seed).shuffle(points)
-    return points[:count]
+    points = points[:count]
+    random.Random(seed + number).shuffle(points)
+    return points
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +125,60 @@ def quantile_of(ordered: Sequence[int], quantile: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """A point played once, and simulated.
+
+    Attributes:
+        live: How each request ended at the box.
+        simulated: How in the simulator, by repeat.
+        own_times: The same where batches take what they took in this very round.
+        profile_only: The same where the simulator knows the profiles alone.
+        paces: By target, how many times as long as learned its batches took in the probes before
+            and after; the simulator is told.
+        own_paces: The same in the round; the simulator isn't told.
+        others_pct: As in `Played`.
+        late_ms: By how much the generator was late, 99th percentile.
+    """
+
+    live: Sequence[Heard]
+    simulated: Sequence[Sequence[Heard]]
+    own_times: Sequence[Sequence[Heard]]
+    profile_only: Sequence[Heard]
+    paces: Mapping[str, float]
+    own_paces: Mapping[str, float]
+    others_pct: float
+    late_ms: float
+
+    @property
+    def error_pct(self) -> float:
+        """The simulated on-time share minus that of the box, in percentage points."""
+        return summary(pooled(self.simulated)).on_time_pct - summary(self.live).on_time_pct
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """The simulator beside the box at one point.
+    """The simulator beside the box at one point, all rounds together.
 
     Attributes:
         point: The workload.
         live: What the box made of it.
         simulated: What the simulator did, over all repeats.
+        rounds_pct: By round, how far the simulated on-time share was off.
         chance_pct: The standard deviation of the simulated on-time share over the repeats: how
             far two runs are apart by chance alone.
         own_times_pct: The on-time share of simulations whose batches take what they took at this
             very point: what is off then is the simulator's logic, and not its knowledge.
         profile_only_pct: The on-time share of a simulation that knows the profiles alone.
-        paces: By target, how many times as long as learned its batches took in the probes before
-            and after the point; the simulator is told.
-        own_paces: The same at the point; the simulator isn't told.
-        others_pct: As in `Played`.
-        late_ms: By how much the generator was late, 99th percentile.
+        paces: As in `Round`, the mean of all.
+        own_paces: As in `Round`, the mean of all.
+        others_pct: As in `Round`, the mean.
+        late_ms: As in `Round`, the worst.
     """
 
     point: Point
     live: Summary
     simulated: Summary
+    rounds_pct: list[float]
     chance_pct: float
     own_times_pct: float
     profile_only_pct: float
@@ -150,6 +186,26 @@ class Comparison:
     own_paces: dict[str, float]
     others_pct: float
     late_ms: float
+
+    @classmethod
+    def of(cls, point: Point, rounds: Sequence[Round]) -> Comparison:
+        """Puts all rounds of a point together; at least one."""
+        live = summary(pooled([each.live for each in rounds]))
+        repeats = [pooled(runs) for runs in zip(*(r.simulated for r in rounds), strict=True)]
+        own_times = pooled([pooled(each.own_times) for each in rounds])
+        return cls(
+            point,
+            live,
+            replace(summary(pooled(repeats)), requests=live.requests),
+            [each.error_pct for each in rounds],
+            pstdev([summary(run).on_time_pct for run in repeats]),
+            summary(own_times).on_time_pct,
+            summary(pooled([each.profile_only for each in rounds])).on_time_pct,
+            {t: mean(each.paces[t] for each in rounds) for t in rounds[0].paces},
+            {t: mean(each.own_paces[t] for each in rounds) for t in rounds[0].own_paces},
+            mean(each.others_pct for each in rounds),
+            max(each.late_ms for each in rounds),
+        )
 
     @property
     def on_time_error_pct(self) -> float:
@@ -160,6 +216,11 @@ class Comparison:
     def p99_error_pct(self) -> float:
         """By how many percent the simulated 99th percentile is off."""
         return 100 * (self.simulated.p99_ms / self.live.p99_ms - 1) if self.live.p99_ms else 0.0
+
+
+def pooled(runs: Iterable[Iterable[Heard]]) -> list[Heard]:
+    """The endings of several runs, as if they were one."""
+    return [heard for run in runs for heard in run]
 
 
 def verdict(comparisons: Sequence[Comparison]) -> dict[str, float]:
@@ -175,6 +236,7 @@ def verdict(comparisons: Sequence[Comparison]) -> dict[str, float]:
         "on_time_bias_pct": mean(on_time),
         "p99_mean_abs_pct": mean(p99),
         "p99_max_abs_pct": max(p99),
+        "one_round_on_time_mean_abs_pct": mean(abs(e) for c in comparisons for e in c.rounds_pct),
         "chance_pct": mean(c.chance_pct for c in comparisons),
         "own_times_on_time_mean_abs_pct": mean(own),
         "own_times_on_time_max_abs_pct": max(own),

@@ -10,6 +10,7 @@ from benchmarks.fidelity_points import (
     Comparison,
     Heard,
     Point,
+    Round,
     Summary,
     experiment,
     line,
@@ -36,6 +37,7 @@ def compared(live_pct: float, simulated_pct: float, live_p99: float, simulated_p
         Point(1.0, 3.0, 8.0),
         live,
         simulated,
+        [simulated_pct - live_pct],
         0.5,
         live_pct + 1,
         live_pct - 4,
@@ -46,15 +48,32 @@ def compared(live_pct: float, simulated_pct: float, live_p99: float, simulated_p
     )
 
 
-def test_the_plan_has_every_point_once_in_an_order_by_chance():
-    points = plan(None, 1)
+def test_each_round_has_every_point_once_in_another_order_by_chance():
+    points = plan(None, 1, 1)
     assert len(points) == len(set(points)) >= 20
-    assert set(plan(None, 2)) == set(points)
-    assert plan(None, 2) != points
-    assert plan(5, 1) == points[:5]
+    assert set(plan(None, 2, 1)) == set(points)
+    assert plan(None, 1, 2) != points != plan(None, 2, 1)
+    assert len(plan(5, 1, 1)) == 5
+    assert set(plan(5, 1, 2)) == set(plan(5, 1, 1))
     assert {p.load for p in points} >= {0.6, 1.0, 1.5}
     assert len({p.cv for p in points}) > 1
     assert len({p.scale for p in points}) > 1
+
+
+def test_the_rounds_of_a_point_count_as_one():
+    good, bad = Heard("completed", True, 5 * MS), Heard("expired", False, 9 * MS)
+    first = Round(
+        [good], [[good], [bad]], [[good]], [bad], {"cpu:0": 1.0}, {"cpu:0": 1.2}, 2.0, 0.1
+    )
+    second = replace(first, live=[bad], simulated=[[good], [good]], others_pct=4.0, late_ms=0.3)
+    found = Comparison.of(Point(1.0, 3.0, 8.0), [first, second])
+    assert (found.live.requests, found.live.on_time_pct) == (2, 50.0)
+    assert (found.simulated.requests, found.simulated.on_time_pct) == (2, 75.0)
+    assert found.rounds_pct == [-50.0, 100.0]
+    assert found.chance_pct == 25.0
+    assert (found.own_times_pct, found.profile_only_pct) == (100.0, 0.0)
+    assert (found.paces, found.own_paces) == ({"cpu:0": 1.0}, {"cpu:0": 1.2})
+    assert (found.others_pct, found.late_ms) == (3.0, 0.3)
 
 
 def test_what_came_of_requests_is_summed_up():
