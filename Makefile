@@ -35,17 +35,10 @@ bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, be
 	$(BIN)/python -m benchmarks.overhead --json benchmarks/results/overhead.json
 	$(BIN)/python -m benchmarks.doors --json benchmarks/results/doors.json
 
-# What is asked at every event; all of it also runs uncompiled, and says the same.
-HOT := $(patsubst %,scheduler/core/%.py,availability checks commands conformal drift events latency \
-         ledger policy queues requests scheduler targets) \
-       $(patsubst %,policies/%.py,admission goodput outlook pace serving) replay/simulator.py
-
-compiled: $(VENV)/.dev ## build/compiled: a copy whose scheduler is compiled; needs a C compiler
-	rm -rf build/compiled && mkdir -p build/compiled
-	tar -c --exclude __pycache__ benchmarks configs edge_agent policies replay scheduler workers \
-	  | tar -x -C build/compiled
-	printf '[mypy]\nexplicit_package_bases = True\nmypy_path = .\n' > build/compiled/mypy.ini
-	cd build/compiled && ../../$(BIN)/mypyc --follow-imports=silent $(HOT)
+compiled: $(VENV)/pyvenv.cfg ## build/compiled: packages whose scheduler is compiled; needs a C compiler
+	rm -rf build/compiled
+	LAXITY_COMPILED=1 $(PIP) install --quiet --no-deps --target build/compiled .
+	ln -s ../../benchmarks build/compiled/benchmarks
 	@echo "Use it as in: PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/laxity replay ..."
 
 clean: ## remove the virtual environment and everything built

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from scheduler.core.offers import Offer
+from scheduler.core.policy import Policy
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetSpec
 from scheduler.core.values import value
-
-if TYPE_CHECKING:
-    from scheduler.core.policy import Policy
 
 
 @value(frozen=True, slots=True)

@@ -1,0 +1,66 @@
+"""Builds a wheel whose scheduler is compiled, where `LAXITY_COMPILED=1` asks for it.
+
+What is asked at every event is compiled by mypyc, which needs a C compiler; all of it runs as plain
+Python too, and says the same. The extensions are made in a folder of their own: beside the sources
+of a checkout they would go before any later edit of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ASKED = "LAXITY_COMPILED"
+CHECKER = "[mypy]\nexplicit_package_bases = True\nmypy_path = .\nfollow_imports = silent\n"
+
+
+class CompiledScheduler(BuildHookInterface):
+    """Adds extensions to the wheel, beside the sources that they were made from."""
+
+    def dependencies(self) -> list[str]:
+        """What has to be installed to build."""
+        return ["mypy[mypyc]>=1.14", "setuptools"] if self._asked() else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compiles, and names what came of it.
+
+        Raises:
+            RuntimeError: It can't be compiled here, or the installation is editable.
+        """
+        if not self._asked():
+            return
+        if version == "editable":
+            raise RuntimeError(f"{ASKED} is for a wheel: an editable installation runs its sources")
+        self._folder = Path(tempfile.mkdtemp(prefix="laxity-compiled-"))
+        for extension in self._compile():
+            build_data["force_include"][str(extension)] = str(extension.relative_to(self._folder))
+        build_data.update(pure_python=False, infer_tag=True)
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Leaves nothing behind."""
+        if self._asked():
+            shutil.rmtree(self._folder)
+
+    def _compile(self) -> list[Path]:
+        for package in self.config["packages"]:
+            shutil.copytree(Path(self.root, package), self._folder / package)
+        self._folder.joinpath("mypy.ini").write_text(CHECKER)
+        command = [sys.executable, "-m", "mypyc", *self.config["modules"]]
+        ended = subprocess.run(command, cwd=self._folder, capture_output=True, text=True)
+        if ended.returncode:
+            raise RuntimeError(
+                f"the scheduler can't be compiled here: {ended.stdout}{ended.stderr}\n"
+                f"Install a C compiler and Python's headers, or build without {ASKED}."
+            )
+        built = self._folder / "build"
+        return [path for path in self._folder.rglob("*.so") if built not in path.parents]
+
+    def _asked(self) -> bool:
+        return self.target_name == "wheel" and os.environ.get(ASKED, "0") not in ("", "0")

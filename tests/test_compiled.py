@@ -1,0 +1,76 @@
+"""A wheel with a compiled scheduler: each module loads alone, and it decides as its sources do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REPLAY = """
+import sys
+from scheduler.cli import main
+sys.argv[1:] = ["replay", "load-1_2", "--policy", "goodput,edf,window", "--requests", "600",
+                "--no-bound", "--json", sys.argv[1]]
+main()
+"""
+LOADED = """
+import sys
+__import__(sys.argv[1])
+print(sys.modules[sys.argv[1]].__file__)
+"""
+
+
+def built(target: Path, **asked: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+    command += [str(target), "--no-build-isolation", "--disable-pip-version-check", str(ROOT)]
+    return subprocess.run(command, env=os.environ | asked, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not shutil.which("cc") or not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        pytest.skip("needs a C compiler and Python's headers")
+    target = tmp_path_factory.mktemp("compiled") / "site"
+    # Not optimised: that is most of the time that it takes, and not what is asked here.
+    done = built(target, LAXITY_COMPILED="1", MYPYC_OPT_LEVEL="0")
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def run(program: str, *words: str, path: Path, cwd: Path) -> str:
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(path)}, cwd=cwd, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{words}: {done.returncode} {done.stderr}"
+    return done.stdout
+
+
+def modules(folder: Path) -> list[str]:
+    names = (path.relative_to(folder) for path in folder.rglob("*.so"))
+    return sorted(str(n).split(".")[0].replace("/", ".") for n in names if len(n.parts) > 1)
+
+
+@pytest.mark.timeout(600)
+def test_each_compiled_module_loads_by_itself(compiled, tmp_path):
+    found = modules(compiled)
+    assert {"policies.goodput", "replay.simulator", "scheduler.core.scheduler"} < set(found)
+    for name in found:
+        assert ".so" in run(LOADED, name, path=compiled, cwd=tmp_path), name
+
+
+@pytest.mark.timeout(600)
+def test_the_compiled_scheduler_decides_as_its_sources_do(compiled, tmp_path):
+    rows: list[object] = []
+    for path in (compiled, ROOT):
+        file = tmp_path / f"{len(rows)}.json"
+        run(REPLAY, str(file), path=path, cwd=tmp_path)
+        rows.append(json.loads(file.read_text()))
+    assert rows[0] == rows[1]
