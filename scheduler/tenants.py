@@ -17,7 +17,7 @@ from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
 from scheduler.errors import Forbidden, ModelNotFound, Unauthorized
 
-Scope = Literal["infer", "tasks", "shared_memory", "peer", "admin"]
+Scope = Literal["infer", "tasks", "shared_memory", "metrics", "peer", "admin"]
 
 HASH_PREFIX = "sha256:"
 LONGEST_TOKEN = 1024
@@ -69,8 +69,9 @@ class Tenant(BaseModel):
     """The models it may use; * stands for any letters."""
 
     scopes: tuple[Scope, ...] = ("infer",)
-    """infer; tasks: keep durable tasks on its disk; shared_memory: name memory of the box; peer: be
-    another box of the site; admin: load and unload models, swap policy."""
+    """infer; tasks: keep durable tasks on its disk; shared_memory: name memory of the box; metrics:
+    read those of the whole box; peer: be another box of the site; admin: load and unload models,
+    swap policy."""
 
     rate_per_s: Annotated[float, Field(gt=0)] | None = None
     """Requests per second, on average."""
@@ -124,10 +125,10 @@ class Tenant(BaseModel):
         return asked
 
 
-ANYONE = Tenant(name="anyone", scopes=("infer", "tasks", "shared_memory"))
+ANYONE = Tenant(name="anyone", scopes=("infer", "tasks", "shared_memory", "metrics"))
 """Who comes in where no token is asked for; shared memory has a switch of its own."""
 
-OWNER = Tenant(name="owner", scopes=("infer", "tasks", "shared_memory", "peer", "admin"))
+OWNER = Tenant(name="owner", scopes=("infer", "tasks", "shared_memory", "metrics", "peer", "admin"))
 """Whom the permissions of a unix socket let in, or who shows the box's one token."""
 
 

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from typing import Any
 
 from scheduler.daemon.submission import Answer
+
+BOUNDS_MS = (1, 2, 5, 10, 20, 33, 50, 75, 100, 150, 250, 500, 1000, 2500, 5000, 10_000)
+"""Durations are counted in the spans that end at these, and beyond."""
+
+_BOUNDS_NS = [bound * 1_000_000 for bound in BOUNDS_MS]
 
 
 class _Counts:
     """What is counted of one variant; durations in nanoseconds."""
 
     __slots__ = (
-        "batches", "fail", "fail_ns", "hit", "hit_ns", "last_ms", "miss", "queue_ns", "success",
-        "success_ns",
+        "batches", "durations", "fail", "fail_ns", "hit", "hit_ns", "last_ms", "miss", "queue_ns",
+        "success", "success_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.success = self.success_ns = self.fail = self.fail_ns = self.queue_ns = 0
         self.last_ms = self.hit = self.hit_ns = self.miss = 0
         self.batches: dict[int, list[int]] = {}
+        self.durations = [0] * (len(_BOUNDS_NS) + 1)
 
 
 class Statistics:
@@ -43,6 +50,7 @@ class Statistics:
             return
         counts.success += 1
         counts.success_ns += total_ns
+        counts.durations[bisect_left(_BOUNDS_NS, total_ns)] += 1
         counts.last_ms = time.time_ns() // 1_000_000
         if answer.cache == "hit":  # nothing ran for it
             counts.hit += 1
@@ -61,6 +69,8 @@ class Statistics:
         """For each variant what was counted, in the words of Triton's statistics extension.
 
         A batch of n is told n times, by its answers: executions are answers over batch size.
+        `durations` is laxity's own: how many results took at most so many milliseconds and more
+        than the bound before, for each bound, the last of which is None.
         """
         return [
             _describe(model, variant, counts)
@@ -98,6 +108,7 @@ def _describe(model: str, variant: str, counts: _Counts) -> dict[str, Any]:
             "cache_miss": _duration(counts.miss, 0),
         },
         "batch_stats": batches,
+        "durations": list(zip((*BOUNDS_MS, None), counts.durations, strict=True)),
     }
 
 

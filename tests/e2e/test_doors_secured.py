@@ -33,7 +33,13 @@ TOKENS = {name: new_token() for name in ("line", "lab", "boss", "arm", "new")}
 def write_tenants(path: Path, line_tokens: list[str]) -> None:
     tenants = [
         {"name": "line", "tokens": line_tokens, "models": ["relu", "slow"], "max_priority": 2},
-        {"name": "lab", "tokens": [hash_of(TOKENS["lab"])], "rate_per_s": 5, "burst": 5},
+        {
+            "name": "lab",
+            "tokens": [hash_of(TOKENS["lab"])],
+            "scopes": ["infer", "metrics"],
+            "rate_per_s": 5,
+            "burst": 5,
+        },
         {"name": "boss", "tokens": [hash_of(TOKENS["boss"])], "scopes": ["infer", "admin"]},
         {"name": "arm", "certificates": ["arm-7.example"]},
     ]
@@ -157,6 +163,17 @@ def test_priorities_and_orders_have_limits(box: Box) -> None:
     assert (status, answer) == (200, {"name": "edf"})
     assert box.ask("/v2/policy", boss, '{"name": "os:system"}')[0] == 400
     assert box.ask("/v2/policy", boss, '{"name": "goodput"}')[0] == 200
+
+
+def test_metrics_of_the_whole_box_are_a_scope_of_their_own(box: Box) -> None:
+    def status(name: str) -> int:
+        http = HTTPConnection(box.agent.address("http"), timeout=PATIENCE_S)
+        http.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKENS[name]}"})
+        answer = http.getresponse().status
+        http.close()
+        return answer
+
+    assert (status("line"), status("lab")) == (403, 200)
 
 
 def test_a_rate_holds_over_all_doors_and_says_when_to_come_back(box: Box) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -52,6 +53,21 @@ def arrived(client: Client) -> int:
 
 
 # -- HTTP
+
+
+def test_prometheus_reads_how_the_box_is(http: HTTPConnection) -> None:
+    def completed() -> float:
+        status, headers, body = said(http, "GET", "/metrics")
+        assert (status, headers["content-type"]) == (
+            200,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )
+        (line,) = re.findall(rb'^laxity_requests_total{outcome="completed"} (\S+)$', body, re.M)
+        return float(line)
+
+    before = completed()
+    assert said(http, "POST", "/v2/models/relu/infer", request(X))[0] == 200
+    assert completed() >= before + 1
 
 
 def test_health_says_it_in_both_styles(http: HTTPConnection) -> None:

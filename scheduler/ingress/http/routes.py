@@ -1,7 +1,8 @@
-"""Everything under `/v2` but inference: the paths, who answers them, and with what."""
+"""Everything but inference: the paths, who answers them, and with what."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib import resources
@@ -14,6 +15,7 @@ from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.infer import InferTurns, Turns
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Request, Response, as_json, json_object
+from scheduler.ingress.metrics import CONTENT_TYPE, metrics
 from scheduler.ingress.oip.admin import Admin
 from scheduler.ingress.oip.metadata import (
     model_config,
@@ -121,6 +123,12 @@ class Routes:
             await self._box.model(model, version)
         counted = await self._box.ask("statistics")
         return as_json({"model_stats": statistics_of(counted, request.tenant, model, version)})
+
+    async def metrics(self, request: Request, _named: Mapping[str, str]) -> Response:
+        """How the box is, for Prometheus."""
+        request.tenant.check_scope("metrics")
+        status, counted = await asyncio.gather(self._box.ask("status"), self._box.ask("statistics"))
+        return Response(200, (metrics(status, counted),), CONTENT_TYPE)
 
     async def openapi(self, _request: Request, _named: Mapping[str, str]) -> Response:
         """This interface, described."""
@@ -249,6 +257,7 @@ _PATHS: dict[str, dict[str, Handler]] = {
     f"{_GPU_MEMORY}/region/{{region}}/register": {"POST": Routes.no_gpu_register},
     f"{_GPU_MEMORY}/unregister": {"POST": Routes.no_gpu_memory},
     f"{_GPU_MEMORY}/region/{{region}}/unregister": {"POST": Routes.no_gpu_memory},
+    "metrics": {"GET": Routes.metrics},
     "openapi.json": {"GET": Routes.openapi},
 }
 _ROUTES = {tuple(path.split("/")): methods for path, methods in _PATHS.items()}

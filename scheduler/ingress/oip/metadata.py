@@ -92,10 +92,10 @@ def visible(models: Iterable[str], tenant: Tenant) -> list[str]:
 def statistics_of(
     counted: list[dict[str, Any]], tenant: Tenant, model: str = "", version: str = ""
 ) -> list[dict[str, Any]]:
-    """What was counted of the models that a tenant may use, or of one of them."""
+    """What was counted of the models that a tenant may use, or of one, in Triton's words alone."""
     seen = set(visible({entry["name"] for entry in counted}, tenant))
     return [
-        entry
+        {key: value for key, value in entry.items() if key != "durations"}
         for entry in counted
         if entry["name"] in seen
         and (not model or entry["name"] == model)

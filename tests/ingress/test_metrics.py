@@ -1,0 +1,150 @@
+"""A box's status and statistics as Prometheus reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduler.core.outcomes import Outcome
+from scheduler.daemon.cache.counts import Counts, Hits
+from scheduler.daemon.submission import Answer
+from scheduler.ingress.metrics import metrics
+from scheduler.ingress.oip.metadata import statistics_of
+from scheduler.ingress.statistics import Statistics
+from scheduler.tenants import OWNER
+
+MS = 1_000_000
+DEVICE = {
+    "id": "cpu:0",
+    "up": True,
+    "runs": 2,
+    "calibration": [{"promised": 0.95, "batches": 200, "kept": 191}],
+    "telemetry": {"utilisation": 0.25, "temperature_c": 61.5, "throttled": ["power"]},
+}
+CLOUD = {
+    "id": "cloud:eu",
+    "up": False,
+    "runs": 0,
+    "calibration": [],
+    "telemetry": None,
+    "breaker": {"state": "half-open", "trips": 3, "reason": "lost"},
+    "limit": 8,
+    "way": {"round_trip_ms": 16.0, "loss": 0.5, "sent_bytes": 70, "received_bytes": 9},
+    "spending": {"spent": 0.25, "budgets": []},
+}
+STATUS: dict[str, Any] = {
+    "site": 'line "3"',
+    "version": "1.2.3",
+    "uptime_s": 12.5,
+    "draining": False,
+    "policy": {"name": "goodput"},
+    "journal": {"dropped": 4},
+    "cache": None,
+    "durable": None,
+    "neighbours": None,
+    "held": 3,
+    "queues": [
+        {"model": "m", "variant": "", "requests": 2},
+        {"model": "m", "variant": "small", "requests": 1},
+    ],
+    "outcomes": {outcome.value: 0 for outcome in Outcome} | {"completed": 7},
+    "targets": [DEVICE],
+}
+
+
+def told(
+    status: dict[str, Any], statistics: Statistics | None = None
+) -> dict[tuple[str, ...], float]:
+    text = metrics(status, [] if statistics is None else statistics.describe()).decode()
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_box_tells_of_itself():
+    found = told(STATUS)
+    assert found["laxity_info", "1.2.3", "goodput", 'line "3"'] == 1
+    assert found["laxity_requests_total", "completed"] == 7
+    assert found["laxity_requests_total", "expired"] == 0
+    assert found["laxity_queued_requests", "m"] == 3
+    assert found["laxity_held_requests",] == 3
+    assert found["laxity_journal_dropped_total",] == 4
+    assert found["laxity_target_up", "cpu:0"] == 1
+    assert found["laxity_target_batches", "cpu:0"] == 2
+    assert found["laxity_predictions_total", "0.95", "cpu:0"] == 200
+    assert found["laxity_predictions_kept_total", "0.95", "cpu:0"] == 191
+    assert found["laxity_target_temperature_celsius", "cpu:0"] == 61.5
+    assert found["laxity_target_throttled", "cpu:0"] == 1
+
+
+def test_what_a_box_does_not_have_is_left_out():
+    names = {name for name, *_ in told({**STATUS, "journal": None})}
+    assert not {name for name in names if "cloud" in name or "cache" in name}
+    assert not names & {"laxity_tasks", "laxity_alone", "laxity_journal_dropped_total"}
+    assert "laxity_target_power_watts" not in names
+
+
+def test_clouds_caches_tasks_and_neighbours_are_told_where_they_are():
+    cache = {
+        **Counts(hits=Hits(memory=5), misses=2).describe(),
+        "stale": 1, "evicted": 0, "entries": 4, "bytes": 4096,
+    }  # fmt: skip
+    members = [{"name": "b", "address": "b:1", "state": "gone", "heard_s": None}]
+    whole = {
+        **STATUS,
+        "targets": [DEVICE, CLOUD],
+        "cache": cache,
+        "durable": {"waiting": 6, "running": 1},
+        "neighbours": {"box": "a", "alone": True, "members": members},
+    }
+    found = told(whole)
+    assert found["laxity_target_up", "cloud:eu"] == 0
+    assert found["laxity_cloud_breaker", "cloud:eu", "half-open"] == 1
+    assert found["laxity_cloud_breaker", "closed", "cloud:eu"] == 0
+    assert found["laxity_cloud_spent_total", "cloud:eu"] == 0.25
+    assert found["laxity_cloud_round_trip_seconds", "cloud:eu"] == 0.016
+    assert found["laxity_cloud_sent_bytes_total", "cloud:eu"] == 70
+    assert found["laxity_cache_hits_total", "memory"] == 5
+    assert found["laxity_cache_misses_total",] == 2
+    assert found["laxity_tasks", "waiting"] == 6
+    assert found["laxity_alone",] == 1
+    assert found["laxity_neighbours", "b", "gone"] == 1
+
+
+@pytest.fixture
+def statistics() -> Statistics:
+    counted = Statistics()
+    for total_ms in (1, 20, 21, 99_999):
+        times = (1 * MS, 2 * MS, 3 * MS, total_ms * MS)
+        counted.note(
+            "m",
+            "v",
+            Answer(
+                Outcome.COMPLETED, "", {}, batch=1, outputs=([], memoryview(b"")), timing_ns=times
+            ),
+        )
+    counted.note("m", "v", Answer(Outcome.EXPIRED, "", {}))
+    return counted
+
+
+def test_durations_are_a_histogram(statistics):
+    found = told(STATUS, statistics)
+    bucket = "laxity_request_duration_seconds_bucket"
+    counts = {key[1]: value for key, value in found.items() if key[0] == bucket}
+    assert (counts["0.001"], counts["0.01"], counts["0.02"], counts["0.033"]) == (1, 1, 2, 3)
+    assert (counts["10.0"], counts["+Inf"]) == (3, 4)
+    assert found["laxity_request_duration_seconds_sum", "m", "v"] == pytest.approx(100.041)
+    assert found["laxity_request_duration_seconds_count", "m", "v"] == 4
+    assert found["laxity_failures_total", "m", "v"] == 1
+    assert found["laxity_queue_seconds_total", "m", "v"] == pytest.approx(0.004)
+    assert found["laxity_batches_total", "1", "m", "v"] == 4
+
+
+def test_the_histogram_is_none_of_tritons_words(statistics):
+    (shown,) = statistics_of(statistics.describe(), OWNER)
+    assert "durations" not in shown
+    assert shown["inference_count"] == 4
