@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from scheduler.backoff import Backoff
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.commands import Dispatch
 from scheduler.daemon.catalog import Catalog
@@ -22,7 +23,7 @@ from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import split
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
-from scheduler.daemon.ways.breaker import Backoff, Breaker, BreakerState
+from scheduler.daemon.ways.breaker import Breaker, BreakerState
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
 from workers.link import Packed

@@ -119,7 +119,7 @@ async def _grpc_tap(address: str) -> AsyncIterator[Tap]:
 @asynccontextmanager
 async def _http_tap(address: str) -> AsyncIterator[Tap]:
     tap = Tap()
-    async with aiohttp.ClientSession(auto_decompress=False) as session:
+    async with aiohttp.ClientSession(skip_auto_headers=["Accept-Encoding"]) as session:
 
         async def hand_on(request: web.Request) -> web.Response:
             body = await request.read()
