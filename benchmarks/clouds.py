@@ -35,7 +35,7 @@ from typing import Any
 import psutil
 
 from benchmarks.doors import free_port
-from benchmarks.spawned_agent import prefer
+from benchmarks.spawned_agent import prefer_all
 
 READY_S = 90.0
 END_S = 20.0
@@ -115,11 +115,10 @@ class OtherCloud:
                 env={**os.environ, "PYTHONPATH": str(PROGRAMS)},
                 start_new_session=True,
             )
-        if self._niceness:
-            prefer(self._process.pid, self._niceness)
         end_s = time.monotonic() + READY_S
         while time.monotonic() < end_s and self._process.poll() is None:
             if all(self._is_ready(name) for name in self._models):
+                prefer_all(self._process.pid, self._niceness)
                 return
             time.sleep(0.2)
         self.kill()

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from benchmarks.noop import make_models
-from benchmarks.spill import Relay, emulated
+from benchmarks.spill import Relay
+from benchmarks.spill_clouds import emulated
 from scheduler import Client, LaxityError
 from tests.e2e.running_agent import RunningAgent
 
@@ -37,8 +38,8 @@ class Pair:
             devices=emulated({"base_ms": 3.0, "per_item_ms": 1.0}),
         )
         stack.callback(self.far.close)
-        self.relay = stack.enter_context(Relay(self.far.address("grpc"), None))
-        cloud = {"name": "far", "url": f"grpc://{self.relay.address}", "cost_per_request": COST}
+        self.relay = stack.enter_context(Relay(f"grpc://{self.far.address('grpc')}", None))
+        cloud = {"name": "far", "url": self.relay.url, "cost_per_request": COST}
         self.near = RunningAgent(
             folder / "near",
             folder / "models",
