@@ -8,10 +8,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format bench compiled clean interpreter
+.PHONY: help demo test test-clouds check clouds format bench compiled clean interpreter
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PYTHON=python3.12 make ...   another interpreter for $(VENV) (3.10 or later)"
 
 demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet deadlines
@@ -19,6 +19,9 @@ demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet de
 
 test: check ## check, then every test, with coverage of the pure rooms
 	$(BIN)/python -m pytest --cov -n 2 --dist loadfile
+
+test-clouds: clouds $(VENV)/.dev ## what holds for targets, against Triton and MLServer as well
+	$(BIN)/python -m pytest tests/e2e/clouds
 
 check: $(VENV)/.dev ## formatting, lint, types, and who may import whom
 	$(BIN)/ruff format --check .
@@ -34,6 +37,23 @@ bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, be
 	@mkdir -p benchmarks/results
 	$(BIN)/python -m benchmarks.overhead --json benchmarks/results/overhead.json
 	$(BIN)/python -m benchmarks.doors --json benchmarks/results/doors.json
+
+# Servers of others, each with requirements of its own. Triton's Python backend wants the python3 of
+# Debian 12 or Ubuntu 22.04, with a shared libpython: SYSTEM_PYTHON names it.
+SYSTEM_PYTHON ?= /usr/bin/python3
+CLOUDS := build/clouds
+
+clouds: $(CLOUDS)/triton/.made $(CLOUDS)/mlserver/.made ## environments of other servers, for test-clouds
+
+$(CLOUDS)/triton/.made:
+	$(SYSTEM_PYTHON) -m venv --clear $(CLOUDS)/triton
+	$(CLOUDS)/triton/bin/pip install --quiet 'nvidia-pytriton==0.7.0' onnxruntime
+	@touch $@
+
+$(CLOUDS)/mlserver/.made: | interpreter
+	$(PYTHON) -m venv --clear $(CLOUDS)/mlserver
+	$(CLOUDS)/mlserver/bin/pip install --quiet 'mlserver==1.7.1' onnxruntime
+	@touch $@
 
 compiled: $(VENV)/pyvenv.cfg ## build/compiled: packages whose scheduler is compiled; needs a C compiler
 	rm -rf build/compiled

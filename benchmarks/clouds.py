@@ -4,14 +4,16 @@
 
 Each serves the handwritten digits (`digits`: `image` float32 [N, 1, 8, 8] to `scores` float32
 [N, 10]) by ONNX Runtime, over HTTP and gRPC on loopback, from a virtual environment of its own,
-because their requirements are not ours. `LAXITY_TRITON_PYTHON` and `LAXITY_MLSERVER_PYTHON` name
-the interpreters of those environments:
+because their requirements are not ours. `make clouds` makes both environments in build/clouds;
+`LAXITY_TRITON_PYTHON` and `LAXITY_MLSERVER_PYTHON` name others:
 
-    /usr/bin/python3 -m venv /tmp/triton && /tmp/triton/bin/pip install nvidia-pytriton onnxruntime
-    python3 -m venv /tmp/mlserver && /tmp/mlserver/bin/pip install mlserver onnxruntime
+    /usr/bin/python3 -m venv build/clouds/triton
+    build/clouds/triton/bin/pip install 'nvidia-pytriton==0.7.0' onnxruntime
+    python3 -m venv build/clouds/mlserver
+    build/clouds/mlserver/bin/pip install 'mlserver==1.7.1' onnxruntime
 
-Both have run so: nvidia-pytriton 0.7.0 with Debian 12's Python 3.11, MLServer 1.7.1. MLServer knows
-no binary data over HTTP and answers it with 422; it takes JSON, and raw contents over gRPC.
+Triton's Python backend is built for the Python of Debian 12 and Ubuntu 22.04's libpython; with one
+that pyenv or uv has made, its models do not get ready.
 """
 
 from __future__ import annotations
@@ -25,153 +27,169 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from benchmarks.doors import free_port
+from benchmarks.spawned_agent import prefer_all
 
 READY_S = 90.0
 END_S = 20.0
-MODEL = Path(str(resources.files("configs"))) / "models/digits/small.onnx"
+ROOT = Path(__file__).parents[1]
+PROGRAMS = Path(__file__).parent / "other_clouds"
+DIGITS = Path(str(resources.files("configs"))) / "models/digits/small.onnx"
 
-TRITON = """
-import sys
-import numpy as np
-import onnxruntime
-from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
-path, http, grpc = sys.argv[1:]
-session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-@batch
-def infer(image):
-    return session.run(["scores"], {"image": image})
-where = dict(http_address="127.0.0.1", grpc_address="127.0.0.1", allow_metrics=False)
-config = TritonConfig(http_port=int(http), grpc_port=int(grpc), **where)
-with Triton(config=config) as triton:
-    triton.bind(
-        model_name="digits",
-        infer_func=infer,
-        inputs=[Tensor(name="image", dtype=np.float32, shape=(1, 8, 8))],
-        outputs=[Tensor(name="scores", dtype=np.float32, shape=(10,))],
-        config=ModelConfig(max_batch_size=32),
-    )
-    triton.serve()
-"""
-MLSERVER = """
-import onnxruntime
-from mlserver import MLModel
-from mlserver.codecs import NumpyCodec
-from mlserver.types import InferenceResponse
-class Digits(MLModel):
-    async def load(self):
-        path = self.settings.parameters.uri
-        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        return True
-    async def predict(self, payload):
-        image = NumpyCodec.decode_input(payload.inputs[0])
-        (scores,) = self.session.run(["scores"], {"image": image})
-        outputs = [NumpyCodec.encode_output("scores", scores)]
-        return InferenceResponse(model_name=self.name, id=payload.id, outputs=outputs)
-"""
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """A server that runs.
-
-    Attributes:
-        name: One of `COMMANDS`.
-        http: HOST:PORT of the protocol over HTTP.
-        grpc: The same over gRPC.
-    """
-
-    name: str
-    http: str
-    grpc: str
+Models = Sequence[Mapping[str, Any]]
+"""Each with its `name` and the `path` of an ONNX file, or the `latency` of one that does nothing
+else: `base_ms`, `per_item_ms`, `jitter`."""
 
 
 def interpreter(name: str) -> str | None:
-    """The Python that has a server, as the environment names it; None where it does not."""
-    return os.environ.get(f"LAXITY_{name.upper()}_PYTHON")
+    """The Python that has a server; None where there is none."""
+    made = ROOT / "build/clouds" / name / "bin/python"
+    return os.environ.get(f"LAXITY_{name.upper()}_PYTHON") or (str(made) if made.exists() else None)
 
 
-def triton_command(folder: Path, python: str, http: int, grpc: int) -> list[str]:
+class OtherCloud:
+    """A server in a process of its own, on ports that stay its own when it is started again.
+
+    Args:
+        name: One of `COMMANDS`.
+        folder: For its files and log.
+        models: What it serves.
+        niceness: Beside other processes of the machine.
+        pair: Certificate and key of its gRPC port; Triton alone takes them.
+
+    Raises:
+        RuntimeError: There is no interpreter that has it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        models: Models,
+        niceness: int = 0,
+        pair: tuple[Path, Path] | None = None,
+    ) -> None:
+        python = interpreter(name)
+        if python is None:
+            raise RuntimeError(f"there is no Python that has {name}: run `make clouds`")
+        self.name = name
+        self._folder = folder
+        self._models = [model["name"] for model in models]
+        self._niceness = niceness
+        self._ports = free_port(), free_port()
+        (folder / "models.json").write_text(json.dumps(models))
+        self._command = COMMANDS[name](folder, python, *self._ports, *map(str, pair or ()))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._family: list[psutil.Process] = []
+
+    @property
+    def http(self) -> str:
+        """HOST:PORT of the protocol over HTTP."""
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def grpc(self) -> str:
+        """The same over gRPC."""
+        return f"127.0.0.1:{self._ports[1]}"
+
+    def start(self) -> None:
+        """Returns when its models are ready.
+
+        Raises:
+            RuntimeError: They did not get ready.
+        """
+        log = self._folder / "cloud.log"
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                env={**os.environ, "PYTHONPATH": str(PROGRAMS)},
+                start_new_session=True,
+            )
+        end_s = time.monotonic() + READY_S
+        while time.monotonic() < end_s and self._process.poll() is None:
+            if all(self._is_ready(name) for name in self._models):
+                prefer_all(self._process.pid, self._niceness)
+                return
+            time.sleep(0.2)
+        self.kill()
+        raise RuntimeError(f"the server did not get ready:\n{log.read_text()[-2000:]}")
+
+    def _is_ready(self, model: str) -> bool:
+        url = f"http://{self.http}/v2/models/{model}/ready"
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def kill(self) -> None:
+        """Ends it and all that it started, at once."""
+        if self._process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # pytriton's server has a session of its own.
+            self._family = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        self._process.wait()
+        for process in self._family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(self._family, END_S)
+
+    def stop(self) -> None:
+        """Asks it to end, and sees to it."""
+        if self._process is not None:
+            self._family = psutil.Process(self._process.pid).children(recursive=True)
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+        self.kill()
+
+
+def triton_command(_: Path, python: str, http: int, grpc: int, *pair: str) -> list[str]:
     """What starts Triton, by nvidia-pytriton."""
-    (folder / "serve.py").write_text(TRITON)
-    return [python, str(folder / "serve.py"), str(MODEL), str(http), str(grpc)]
+    program = str(PROGRAMS / "triton_server.py")
+    return [python, program, "models.json", str(http), str(grpc), *pair]
 
 
 def mlserver_command(folder: Path, python: str, http: int, grpc: int) -> list[str]:
     """What starts MLServer."""
     ports = {"http_port": http, "grpc_port": grpc, "metrics_port": free_port()}
     settings = {"host": "127.0.0.1", "parallel_workers": 0, "debug": False, **ports}
-    digits = {
-        "name": "digits",
-        "implementation": "digits.Digits",
-        "inputs": [{"name": "image", "datatype": "FP32", "shape": [-1, 1, 8, 8]}],
-        "outputs": [{"name": "scores", "datatype": "FP32", "shape": [-1, 10]}],
-    }
-    (folder / "digits.py").write_text(MLSERVER)
     (folder / "settings.json").write_text(json.dumps(settings))
-    (folder / "model-settings.json").write_text(
-        json.dumps({**digits, "parameters": {"uri": str(MODEL)}})
+    describe = [python, "-c", _DESCRIBE]
+    done = subprocess.run(
+        describe,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PROGRAMS)},
+        check=True,
+        stdout=subprocess.PIPE,
     )
+    for said in json.loads(done.stdout):
+        (folder / said["name"]).mkdir(exist_ok=True)
+        (folder / said["name"] / "model-settings.json").write_text(json.dumps(said))
     return [str(Path(python).parent / "mlserver"), "start", str(folder)]
 
 
-COMMANDS: dict[str, Callable[[Path, str, int, int], list[str]]] = {
+_DESCRIBE = """
+import json
+from pathlib import Path
+from mlserver_runtime import settings_of
+print(json.dumps([settings_of(spec) for spec in json.loads(Path("models.json").read_text())]))
+"""
+
+COMMANDS: dict[str, Callable[..., list[str]]] = {
     "triton": triton_command,
     "mlserver": mlserver_command,
 }
-
-
-@contextlib.contextmanager
-def running_cloud(name: str, folder: Path) -> Iterator[Cloud]:
-    """A server, from when it is ready.
-
-    Args:
-        name: One of `COMMANDS`.
-        folder: For its files and log.
-
-    Raises:
-        RuntimeError: The environment names no interpreter for it, or it did not get ready.
-    """
-    python = interpreter(name)
-    if python is None:
-        raise RuntimeError(f"LAXITY_{name.upper()}_PYTHON names no Python that has {name}")
-    http, grpc = free_port(), free_port()
-    log = folder / "cloud.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            COMMANDS[name](folder, python, http, grpc),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            start_new_session=True,
-        )
-    try:
-        _wait_ready(f"http://127.0.0.1:{http}/v2/models/digits/ready", process, log)
-        yield Cloud(name, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")
-    finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end_s = time.monotonic() + READY_S
-    while time.monotonic() < end_s and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
-            if answer.status == 200:
-                return
-        time.sleep(0.2)
-    raise RuntimeError(f"the server did not get ready:\n{log.read_text()[-2000:]}")
 
 
 def main() -> None:
@@ -179,13 +197,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="another server to try cloud targets on")
     parser.add_argument("name", choices=COMMANDS)
     name = parser.parse_args().name
-    with (
-        tempfile.TemporaryDirectory(prefix="laxity-cloud-") as folder,
-        running_cloud(name, Path(folder)) as cloud,
-        contextlib.suppress(KeyboardInterrupt),
-    ):
-        print(f"{name}: HTTP at {cloud.http}, gRPC at {cloud.grpc}", flush=True)
-        signal.pause()
+    with tempfile.TemporaryDirectory(prefix="laxity-cloud-") as folder:
+        cloud = OtherCloud(name, Path(folder), [{"name": "digits", "path": str(DIGITS)}])
+        try:
+            cloud.start()
+            print(f"{name}: HTTP at {cloud.http}, gRPC at {cloud.grpc}", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.pause()
+        finally:
+            cloud.stop()
 
 
 if __name__ == "__main__":

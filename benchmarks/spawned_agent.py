@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from scheduler import Client, Unavailable
@@ -63,6 +64,14 @@ def prefer(pid: int, niceness: int) -> None:
     group = Path(f"/proc/{pid}/autogroup")
     if group.exists():  # only where the kernel shares processors among sessions first
         group.write_text(str(niceness))
+
+
+def prefer_all(pid: int, niceness: int) -> None:
+    """The same of a process and all that it has started, whatever their sessions; 0 is none."""
+    if niceness:
+        found = psutil.Process(pid)
+        for process in (found, *found.children(recursive=True)):
+            prefer(process.pid, niceness)
 
 
 def _wait_ready(url: str, agent: subprocess.Popen[bytes], log: Path) -> None:

@@ -1,20 +1,20 @@
 """What a cloud behind an emulated link is worth to a box that is too small for its load.
 
-    python -m benchmarks.spill --json FILE [--pings FOLDER]
+    python -m benchmarks.spill --json FILE [--cloud laxity|serve|triton|mlserver] [--pings FOLDER]
 
-The box and the cloud are real agents with an emulated device each, the box's far too slow for the
-requests that come. Between them lies a relay with the delay of recorded 5G pings. The same arrivals
-are played to the box alone, with the cloud near (edge) and far (cloud), with a cloud that is cut
-off for ten seconds, and with a budget that does not last. The bound is arithmetic: the capacities
-of both devices together are more than the load and the round trip is below the deadline, so every
-request could be in time, or none during an outage beyond what the box itself can do.
+The box is a real agent with an emulated device that is far too slow for the requests that come, the
+cloud a real server of whichever kind, whose model only sleeps as long. Between them lies a relay
+with the delay of recorded 5G pings. The same arrivals are played to the box alone, with the cloud
+near (edge) and far (cloud), with a cloud that is cut off for ten seconds, and with a budget that
+does not last. The bound is arithmetic: the capacities of both devices together are more than the
+load and the round trip is below the deadline, so every request could be in time, or none during an
+outage beyond what the box itself can do.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import shutil
 import sys
@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.doors import free_port
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.spawned_agent import prefer, spawned_agent
+from benchmarks.spill_clouds import CLOUDS, emulated
 from replay.links import LinkEmulator, OneWay
 from scheduler import Client, LaxityError
 
@@ -44,8 +44,6 @@ FLOATS = 1024
 COST, BUDGET = 0.001, 0.5
 SLOW = {"base_ms": 20.0, "per_item_ms": 30.0, "jitter": 0.02}
 """The box: 30 requests a second at most, in the largest batches that are in time."""
-FAST = {"base_ms": 3.0, "per_item_ms": 1.0, "jitter": 0.02}
-"""The cloud: 250 and more."""
 NICENESS = int(os.environ.get("NICENESS", "0"))
 """Below 0 the agents, the relay and the callers come before all else on the machine; for the
 superuser, where others work on it as well."""
@@ -75,10 +73,10 @@ class Ending:
 class Relay:
     """A link emulator on a loop in a thread of its own."""
 
-    def __init__(self, to: str, ping: Path | None) -> None:
+    def __init__(self, url: str, ping: Path | None) -> None:
         rtt_ms, jitter_ms = (0.0, 0.0) if ping else SYNTHETIC_MS
         self._way = OneWay.half(rtt_ms, jitter_ms, *([ping] if ping else []))
-        self._to = to
+        self._scheme, _, self._to = url.partition("://")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -101,9 +99,9 @@ class Relay:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
-    def address(self) -> str:
-        """HOST:PORT of this end."""
-        return self._link.address.partition("://")[2]
+    def url(self) -> str:
+        """The server's, at this end."""
+        return f"{self._scheme}://{self._link.address.partition('://')[2]}"
 
     def cut(self) -> None:
         """Lets nothing through, as a pulled cable does: nobody is told."""
@@ -151,21 +149,6 @@ def play(client: Client, at_s: Sequence[float], start_s: float) -> list[Ending]:
     return endings
 
 
-def emulated(latency: dict[str, float]) -> list[dict[str, Any]]:
-    """The devices of an agent that only takes time."""
-    return [{"id": "cpu:0", "runtimes": ["emulated"], "options": latency}]
-
-
-@contextlib.contextmanager
-def cloud_agent(folder: Path, models: Path) -> Iterator[tuple[str, str]]:
-    """A cloud: the address of its gRPC door, and its own URL."""
-    port = free_port()
-    folder.mkdir()
-    doors = {"grpc": f"127.0.0.1:{port}", "native": f"unix://{folder}/bench.sock"}
-    with spawned_agent(folder, models, NICENESS, listen=doors, devices=emulated(FAST)) as url:
-        yield f"127.0.0.1:{port}", url
-
-
 def run(
     folder: Path,
     models: Path,
@@ -176,7 +159,7 @@ def run(
 ) -> tuple[list[Ending], dict[str, Any]]:
     """Plays arrivals to a box of its own; the endings, and its status of the cloud."""
     folder.mkdir()
-    clouds = [] if relay is None else [{"name": "far", "url": f"grpc://{relay.address}", **cloud}]
+    clouds = [] if relay is None else [{"name": "far", "url": relay.url, **cloud}]
     with (
         spawned_agent(folder, models, NICENESS, devices=emulated(SLOW), cloud=clouds) as url,
         Client(url) as client,
@@ -209,20 +192,22 @@ def figures_of(endings: Sequence[Ending]) -> dict[str, Any]:
     }
 
 
-def measure(folder: Path, pings: Path, seconds: float) -> dict[str, Any]:
-    """Every run, one after the other."""
+def measure(kind: str, folder: Path, pings: Path, seconds: float) -> dict[str, Any]:
+    """Every run with one kind of cloud, one after the other."""
     models = folder / "models"
     make_models(models)
     shutil.rmtree(models / "echo")
     at_s = arrivals(seconds)
     outage = (seconds / 3, 10.0)
+    (folder / "far").mkdir()
     figures: dict[str, Any] = {
+        "cloud is": kind,
         "deadline_ms": DEADLINE_MS,
         "rate_per_s": RATE_PER_S,
         "bound": 1.0,
         "pings": str(pings) if pings.is_dir() else f"synthetic, {SYNTHETIC_MS} ms",
     }
-    with cloud_agent(folder / "far", models) as (door, _):
+    with CLOUDS[kind](folder / "far", models, NICENESS) as far_url:
         alone, _ = run(folder / "alone", models, at_s, None)
         figures["alone"] = figures_of(alone)
         for name, more in (
@@ -232,7 +217,7 @@ def measure(folder: Path, pings: Path, seconds: float) -> dict[str, Any]:
             ("budget", {"cost_per_request": COST, "budget_per_hour": BUDGET}),
         ):
             ping = pings / f"ping-{'cloud' if name == 'cloud' else 'MEC'}-cmWave.txt"
-            with Relay(door, ping if ping.exists() else None) as relay:
+            with Relay(far_url, ping if ping.exists() else None) as relay:
                 cut = outage if name == "outage" else None
                 endings, far = run(folder / name, models, at_s, relay, cut, **more)
             figures[name] = {
@@ -257,13 +242,14 @@ def main() -> int:
     """Measures, writes, and says whether it holds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cloud", choices=CLOUDS, default="laxity")
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--pings", type=Path, default=RECORDED, metavar="FOLDER")
     given = parser.parse_args()
     if NICENESS:
         prefer(os.getpid(), NICENESS)
     with tempfile.TemporaryDirectory() as folder:
-        figures = measure(Path(folder), given.pings, given.seconds)
+        figures = measure(given.cloud, Path(folder), given.pings, given.seconds)
     during = figures["outage"]["during_outage"]
     figures["holds"] = {
         "within 3 points of the bound": all(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -77,6 +77,10 @@ class CloudConfig(Section):
 
     token_file: ConfigPath | None = None
     """A file that holds the token that the server asks for, readable by its owner alone."""
+
+    encoding: Literal["auto", "binary", "json"] = "auto"
+    """How tensors go over HTTP. auto: as bytes where the server lists the extension
+    binary_tensor_data, and else as JSON, which is longer and takes the box longer."""
 
     headers: dict[str, str] = Field(default_factory=dict)
     """More HTTP headers, or gRPC metadata, of every call."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Protocol
 
 from scheduler import wire
 from scheduler.address import parse_address
+from scheduler.backoff import Backoff
 from scheduler.connection import Connection, connect
 from scheduler.errors import LaxityError, ProtocolError, Unauthorized, Unavailable
 
-_FIRST_DELAY_S = 0.005
-_LONGEST_DELAY_S = 0.25
+_FIRST_DELAY_NS = 5_000_000
+_LONGEST_DELAY_NS = 250_000_000
 
 
 class Caller(Protocol):
@@ -55,7 +55,8 @@ class Dialer:
         self._address = parse_address(url)
         self._token = token
         self._caller = caller
-        self._delay_s = 0.0
+        self._backoff = Backoff(_FIRST_DELAY_NS, _LONGEST_DELAY_NS)
+        self._waits = False
         self._task: asyncio.Task[None] | None = None
 
     def dial(self) -> None:
@@ -65,7 +66,7 @@ class Dialer:
 
     def worked(self) -> None:
         """The connection gave an answer: the next loss is dialled at once."""
-        self._delay_s = 0.0
+        self._waits = False
 
     def close(self) -> None:
         """Gives up."""
@@ -98,10 +99,11 @@ class Dialer:
             self._task = None
 
     async def _wait(self) -> None:
-        delay_s = self._delay_s
-        self._delay_s = min(_LONGEST_DELAY_S, 2 * delay_s) or _FIRST_DELAY_S
-        if delay_s:
-            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+        if self._waits:
+            await asyncio.sleep(self._backoff.next_ns() / 1e9)
+        else:
+            self._waits = True
+            self._backoff.reset()
 
 
 def _reason(error: Exception) -> str:

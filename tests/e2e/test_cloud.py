@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import socket
-import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from importlib import resources
@@ -21,16 +17,12 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.http as triton
-import yaml
 from rich.console import Console
 
 from scheduler.cli_cloud import view
-from scheduler.core.outcomes import Outcome
-from scheduler.tenants import new_token
-from tests.daemon.cloud.boxes import DIGITS as CARD
-from tests.daemon.cloud.boxes import box_of, floats
 from tests.e2e.http_requests import SLOW, said
-from tests.e2e.running_agent import is_local, listening, marked, processes_of
+from tests.e2e.running_agent import is_local, listening
+from tests.e2e.running_cloud import RunningCloud
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,65 +31,13 @@ IMAGE = np.full((1, 1, 8, 8), 0.5, np.float32)
 WAIT_S = 60.0
 
 
-class RunningCloud:
-    """`laxity cloud up --detach`, with a token to come in."""
-
-    def __init__(self, folder: Path, models: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        self.folder = folder
-        self.renew_token()
-        (folder / "models").mkdir()
-        (folder / "models/digits").symlink_to(DIGITS)
-        (folder / "models/slow").symlink_to(models / "slow")
-        self.config = folder / "cloud.yaml"
-        self.state_dir = folder / "state"
-        settings = {
-            "http": f"127.0.0.1:{self.port}",
-            "models": "models",
-            "state_dir": "state",
-            "token_file": "token",
-            "devices": [{"id": "cpu:0", "cpus": 0.5, "runtimes": ["onnxruntime"]}],
-            "replicas": {"max": 1, "cpus": 0.5},
-            "limits": {"body_mb": 1},
-            "profile": {"seconds": 0.3},
-        }
-        self.config.write_text(yaml.safe_dump(settings))
-        self._run = uuid.uuid4().hex
-
-    def renew_token(self) -> None:
-        """Puts another token in the place of the one that was good."""
-        self.token = new_token()
-        fresh = self.folder / "fresh"
-        fresh.touch(0o600)
-        fresh.write_text(self.token)
-        fresh.replace(self.folder / "token")
-
-    def laxity(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Runs `laxity cloud COMMAND`."""
-        program = [sys.executable, "-m", "scheduler.cli", "cloud", command]
-        return subprocess.run(
-            [*program, "--config", str(self.config), *options],
-            env=marked(self._run),
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-
-    def processes(self) -> list[psutil.Process]:
-        """All that it started and that still runs."""
-        return processes_of(self._run)
-
-    def close(self) -> None:
-        """Ends whatever is left, whatever happened."""
-        for process in self.processes():
-            process.kill()
-
-
 @pytest.fixture(scope="module")
 def cloud(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCloud]:
-    cloud = RunningCloud(tmp_path_factory.mktemp("cloud"), models)
+    folder = tmp_path_factory.mktemp("cloud")
+    (folder / "models").mkdir()
+    (folder / "models/digits").symlink_to(DIGITS)
+    (folder / "models/slow").symlink_to(models / "slow")
+    cloud = RunningCloud(folder, folder / "models", {"body_mb": 1})
     try:
         done = cloud.laxity("up", "--detach")
         assert done.returncode == 0, done.stderr
@@ -229,22 +169,6 @@ def test_a_second_one_is_refused(cloud: RunningCloud) -> None:
     done = cloud.laxity("up", "--detach")
     assert done.returncode == 1
     assert "is up already" in done.stderr
-
-
-def test_a_box_has_it_as_a_target(cloud: RunningCloud, tmp_path: Path) -> None:
-    async def run() -> None:
-        url, token = f"http://127.0.0.1:{cloud.port}", str(cloud.folder / "token")
-        async with box_of(url, tmp_path, CARD, token_file=token) as box:
-            await box.until(lambda: box.is_up, WAIT_S)
-            images = np.linspace(0, 16, 192, dtype=np.float32).reshape(3, 1, 8, 8)
-            asked = [box.post(x, 20_000, model="digits", tensor="image")[1] for x in images]
-            answers = [await answer for answer in asked]
-            assert [answer.outcome for answer in answers] == [Outcome.COMPLETED] * 3
-            assert all(abs(floats(answer).sum() - 1) < 1e-3 for answer in answers)
-            hopeless = await box.ask(images[0], 0.01, model="digits", tensor="image")
-            assert hopeless.outcome in (Outcome.INFEASIBLE, Outcome.EXPIRED)
-
-    asyncio.run(run())
 
 
 def test_the_one_port_beyond_this_machine_asks_for_rays_token(cloud: RunningCloud) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
 from collections import Counter
@@ -15,46 +14,13 @@ import numpy as np
 import pytest
 
 from benchmarks.noop import make_models
-from benchmarks.spill import Relay, emulated
+from benchmarks.spill import Relay
+from benchmarks.spill_clouds import emulated
 from scheduler import Client, LaxityError
-from scheduler.core.outcomes import Outcome
-from scheduler.core.signature import Signature, TensorSpec
-from tests.daemon.cloud.boxes import box_of, floats
 from tests.e2e.running_agent import RunningAgent
-from workers.link import ModelCard
 
 BUDGET, COST = 0.2, 0.001
 X = {"x": np.zeros(16, np.float32)}
-RELU = ModelCard(
-    "relu",
-    "",
-    Signature((TensorSpec("x", "float32", (3,)),), (TensorSpec("y", "float32", (3,)),), True),
-    ("1",),
-    4,
-)
-
-
-@pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_the_doors_of_a_box_are_targets_of_another(
-    shared_agent: RunningAgent, tmp_path: Path, scheme: str
-):
-    async def run() -> None:
-        url = f"{scheme}://{shared_agent.address(scheme)}"
-        async with box_of(url, tmp_path, RELU) as box:
-            await box.until(lambda: box.is_up, 30)
-            values = np.arange(-3, 9, dtype=np.float32).reshape(4, 3)
-            asked = [box.post(x, 20_000, model="relu")[1] for x in values]
-            answers = [await answer for answer in asked]
-            assert [answer.outcome for answer in answers] == [Outcome.COMPLETED] * 4
-            assert np.array_equal([floats(a) for a in answers], np.maximum(values, 0))
-            assert answers[0].offer is not None
-            assert answers[0].offer.variant == "1"
-            assert box.link.describe()["way"]["round_trip_ms"] > 0
-            refused, late = await box.ask(values[0], 0.01, model="relu"), box.breaker
-            assert refused.outcome in (Outcome.INFEASIBLE, Outcome.EXPIRED)
-            assert late == "closed"
-
-    asyncio.run(run())
 
 
 class Pair:
@@ -72,8 +38,8 @@ class Pair:
             devices=emulated({"base_ms": 3.0, "per_item_ms": 1.0}),
         )
         stack.callback(self.far.close)
-        self.relay = stack.enter_context(Relay(self.far.address("grpc"), None))
-        cloud = {"name": "far", "url": f"grpc://{self.relay.address}", "cost_per_request": COST}
+        self.relay = stack.enter_context(Relay(f"grpc://{self.far.address('grpc')}", None))
+        cloud = {"name": "far", "url": self.relay.url, "cost_per_request": COST}
         self.near = RunningAgent(
             folder / "near",
             folder / "models",

@@ -10,7 +10,6 @@ answer to one command, or one pipeline, before they send the next on a connectio
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
+from scheduler.backoff import Backoff
 from scheduler.config_cache import without_secrets
 
 
@@ -45,8 +45,10 @@ OnReplies = Callable[["Replies | None"], None]
 """Called exactly once; with None where the link was lost before Redis had answered."""
 
 _CONNECT_S = 2.0
-_SHORTEST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
+_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 100_000_000, 5_000_000_000
+_OF_USE_S = 10.0
+"""A link that lasted so long was of use: its loss is a first failure again."""
+
 _IDLE_S = 1.0
 _GRACE_S = 0.002
 _UNANSWERED_BYTES = 16 << 20
@@ -128,7 +130,7 @@ class RedisLink:
 
     async def keep_connected(self) -> None:
         """Connects, and connects again when the link was lost, until cancelled."""
-        pause_s = _SHORTEST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS)
         while True:
             opened_s = self._loop.time()
             try:
@@ -146,11 +148,9 @@ class RedisLink:
                 if self.open or reason != self.problem:
                     log.warning("cache away", url=without_secrets(self._url), reason=reason)
                 await self._lose(reason)
-            if self._loop.time() - opened_s > 2 * _LONGEST_PAUSE_S:  # it was of use for a while
-                pause_s = _SHORTEST_PAUSE_S
-            # Chance keeps boxes that lost the same server from coming back all at once.
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if self._loop.time() - opened_s > _OF_USE_S:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_ns() / 1e9)
 
     async def _connect_in_time(self) -> None:
         """Not `asyncio.wait_for`, which before Python 3.12 may overlook that it was cancelled."""

@@ -69,7 +69,8 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
                 skip_auto_headers=["Accept-Encoding"],
             )
 
-        return HttpEndpoint(session, config.url, headers, answer_bytes)
+        binary = {"auto": None, "binary": True, "json": False}[config.encoding]
+        return HttpEndpoint(session, config.url, headers, answer_bytes, binary)
     address = config.url.partition("://")[2]
     if context is None:
         return GrpcEndpoint(

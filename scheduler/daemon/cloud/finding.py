@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler.backoff import Backoff
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.requests import RequestClass
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, RemoteError
@@ -20,6 +22,9 @@ from workers.link import ModelCard
 
 _TRIALS = 4
 """Inferences with which a model is first measured; the slowest does not count."""
+
+_FIRST_LOOK_NS, _LONGEST_LOOK_NS = 1_000_000_000, 60_000_000_000
+"""How long at most between looks for models that a server did not have: at first, and ever."""
 
 _PROBES = 5
 """Round trips that are measured before anything else."""
@@ -88,6 +93,34 @@ class Finder:
             text = reasons or "it has none of the names of the box's models"
             raise RemoteError(Fault.GONE, f"the server runs no model of the box ({text})")
         return found
+
+    async def keep_finding(
+        self,
+        missing: Callable[[], Iterable[ModelCard]],
+        on_found: Callable[[Mapping[str, Latencies]], None],
+    ) -> None:
+        """Looks now and then for models that were not there, until cancelled.
+
+        A server that comes back may load its models one after the other, and a box gets new ones.
+
+        Args:
+            missing: Says which to look for.
+            on_found: Told those that are there by now, and how long they take.
+        """
+        pause = Backoff(_FIRST_LOOK_NS, _LONGEST_LOOK_NS)
+        while True:
+            await asyncio.sleep(pause.next_ns() / 1e9)
+            for card in missing():
+                try:
+                    model = await self._model(card, Found())
+                    if model is None:
+                        continue
+                    latencies = Latencies(model, {})
+                    await self._measure(latencies)
+                except RemoteError:
+                    break  # probes and batches tell what is to be done about it
+                pause.reset()
+                on_found({card.name: latencies})
 
     async def probe(self, timeout_s: float) -> None:
         """Measures a round trip.

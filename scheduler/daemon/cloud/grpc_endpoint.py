@@ -47,6 +47,12 @@ _FAULTS = {
 _DEADLINE_HERE = "Deadline Exceeded"
 """What the library itself says when no answer came; a server's own words are others."""
 
+_UNAVAILABLE_FOR_ONE = {
+    "Exceeds maximum queue size": Fault.REFUSED,
+    "Request timeout expired": Fault.EXPIRED,
+}
+"""What Triton (2.51.0) answers with UNAVAILABLE although it is there and takes other requests."""
+
 Dial = Callable[[list[tuple[str, int]]], grpc.aio.Channel]
 
 
@@ -194,6 +200,9 @@ def _remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
         fault = Fault.SILENT
     elif fault is Fault.UNREACHABLE and trailing.get("laxity-code") == "unavailable":
         fault = Fault.REFUSED
+    elif fault is Fault.UNREACHABLE:
+        meant = (own for said, own in _UNAVAILABLE_FOR_ONE.items() if said in details)
+        fault = next(meant, fault)
     # What can't be done in time may be tried with another deadline, at once.
     is_infeasible = trailing.get("laxity-code") == "infeasible"
     after_s = None if is_infeasible else _seconds(trailing.get("retry-after"))

@@ -1,10 +1,9 @@
-"""The Open Inference Protocol over HTTP with binary tensors, from the client's end."""
+"""The Open Inference Protocol over HTTP, from the client's end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -14,14 +13,18 @@ from scheduler.daemon.cloud.endpoint import (
     Fault,
     Inference,
     Inferred,
-    OutputTensor,
     RemoteError,
     RemoteModel,
-    RemoteTensor,
-    there_ns,
+)
+from scheduler.daemon.cloud.http_messages import (
+    BINARY_EXTENSION,
+    binary_request,
+    described_tensors,
+    inferred,
+    json_object,
+    json_request,
 )
 
-_HEADER_LENGTH = "Inference-Header-Content-Length"
 _FAULTS = {
     400: Fault.INVALID,
     401: Fault.GONE,
@@ -49,45 +52,63 @@ class HttpEndpoint:
         url: Where the server is, up to `/v2`.
         headers: Said with every call.
         answer_bytes: The largest answer that is taken.
+        binary: Whether tensors go as bytes; None asks the server whether it takes them so.
     """
 
     def __init__(
-        self, open_session: Open, url: str, headers: Mapping[str, str], answer_bytes: int
+        self,
+        open_session: Open,
+        url: str,
+        headers: Mapping[str, str],
+        answer_bytes: int,
+        binary: bool | None = None,
     ) -> None:
         """Connects with the first call."""
         self._open_session = open_session
         self._url = url
         self._headers = dict(headers)
         self._answer_bytes = answer_bytes
+        self._asks = binary is None
+        self._binary = bool(binary)
         self._closing: set[asyncio.Task[None]] = set()
         self._session = open_session()
 
     async def live(self, timeout_s: float) -> None:
         """Asks `/v2/health/live`; see `Endpoint`."""
-        await self._ask("GET", "health/live", timeout_s)
+        await self._ask("GET", "/health/live", timeout_s)
 
     async def model(self, name: str, timeout_s: float) -> RemoteModel:
-        """Asks `/v2/models/NAME`; see `Endpoint`."""
-        _, body = await self._ask("GET", f"models/{quote(name, safe='')}", timeout_s)
-        said = _json(body)
+        """Asks `/v2/models/NAME`, and `/v2` how tensors go; see `Endpoint`."""
+        if self._asks:
+            self._binary = await self._takes_bytes(timeout_s)
+        _, body = await self._ask("GET", f"/models/{quote(name, safe='')}", timeout_s)
+        said = json_object(body)
         try:
             versions = tuple(map(str, said.get("versions") or ()))
-            return RemoteModel(name, versions, _tensors(said["inputs"]), _tensors(said["outputs"]))
+            tensors = described_tensors(said["inputs"]), described_tensors(said["outputs"])
+            return RemoteModel(name, versions, *tensors)
         except (KeyError, TypeError, ValueError):
             raise RemoteError(Fault.FAILED, f"describes {name!r} as {said!r:.200}") from None
 
     async def infer(self, inference: Inference) -> Inferred:
         """Posts to `/v2/models/NAME/infer`; see `Endpoint`."""
         version = f"/versions/{quote(inference.version, safe='')}" if inference.version else ""
-        path = f"models/{quote(inference.model, safe='')}{version}/infer"
-        said, body = request_bytes(inference)
-        headers = {
-            _HEADER_LENGTH: str(len(said)),
-            "Content-Type": "application/octet-stream",
-            "x-request-timeout-ms": f"{inference.there_s * 1e3:.3f}",
-        }
+        path = f"/models/{quote(inference.model, safe='')}{version}/infer"
+        headers, body = (binary_request if self._binary else json_request)(inference)
+        headers = {**headers, "x-request-timeout-ms": f"{inference.there_s * 1e3:.3f}"}
         answered, raw = await self._ask("POST", path, inference.timeout_s, headers, body)
-        return _inferred(answered, raw, len(body))
+        return inferred(answered, raw, len(body))
+
+    async def _takes_bytes(self, timeout_s: float) -> bool:
+        """Whether the server lists the extension by which tensors go as bytes."""
+        try:
+            _, body = await self._ask("GET", "", timeout_s)
+        except RemoteError as error:
+            if error.fault in (Fault.GONE, Fault.INVALID):
+                return False  # it does not describe itself, so it lists nothing
+            raise
+        extensions = json_object(body).get("extensions")
+        return isinstance(extensions, list) and BINARY_EXTENSION in extensions
 
     async def _ask(
         self,
@@ -100,7 +121,7 @@ class HttpEndpoint:
         try:
             async with self._session.request(
                 method,
-                f"{self._url}/v2/{path}",
+                f"{self._url}/v2{path}",
                 data=body,
                 headers={**self._headers, **(headers or {})},
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -147,68 +168,6 @@ class HttpEndpoint:
         """Closes the session, and waits for those given up."""
         self._give_up(self._session)
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-
-def request_bytes(inference: Inference) -> tuple[bytes, bytes]:
-    """The JSON of a request, and the whole body, for which the tensors are copied once."""
-    said = orjson.dumps(
-        {
-            "parameters": {"timeout": max(1, int(inference.there_s * 1e6))},
-            "inputs": [
-                {
-                    "name": tensor.name,
-                    "datatype": tensor.datatype,
-                    "shape": tensor.shape,
-                    "parameters": {"binary_data_size": tensor.size},
-                }
-                for tensor in inference.inputs
-            ],
-            "outputs": [
-                {"name": name, "parameters": {"binary_data": True}} for name in inference.outputs
-            ],
-        }
-    )
-    parts = [part for tensor in inference.inputs for part in tensor.parts]
-    return said, b"".join([said, *parts])
-
-
-def _inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
-    size = headers.get(_HEADER_LENGTH, "")
-    end = int(size) if size.isdecimal() else len(body)
-    said = _json(body[:end])
-    rest = memoryview(body)[end:]
-    outputs: dict[str, OutputTensor] = {}
-    offset = 0
-    try:
-        for output in said["outputs"]:
-            length = int(output["parameters"]["binary_data_size"])
-            raw = rest[offset : offset + length]
-            offset += length
-            shape = tuple(map(int, output["shape"]))
-            outputs[output["name"]] = OutputTensor(output["datatype"], shape, raw)
-        spent = said.get("parameters") or {}
-        return Inferred(outputs, sent, len(body), there_ns(spent))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise RemoteError(
-            Fault.FAILED, f"answers {said!r:.200}, not outputs with binary data"
-        ) from None
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    try:
-        said = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        said = None
-    if not isinstance(said, dict):
-        raise RemoteError(Fault.FAILED, f"answers {body[:80]!r}, which is no JSON object")
-    return said
-
-
-def _tensors(said: Any) -> tuple[RemoteTensor, ...]:
-    return tuple(
-        RemoteTensor(str(each["name"]), str(each["datatype"]), tuple(map(int, each["shape"])))
-        for each in said
-    )
 
 
 def _remote_error(status: int, headers: Mapping[str, str], body: bytes) -> RemoteError:

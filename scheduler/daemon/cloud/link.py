@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from scheduler.backoff import Backoff
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.commands import Dispatch
 from scheduler.daemon.catalog import Catalog
@@ -20,12 +21,13 @@ from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import LatencyFile
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import split
+from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
-from scheduler.daemon.ways.breaker import Backoff, Breaker, BreakerState
+from scheduler.daemon.ways.breaker import Breaker, BreakerState
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
-from workers.link import Packed
+from workers.link import ModelCard, Packed
 
 log = structlog.get_logger()
 
@@ -106,7 +108,7 @@ class CloudLink:
                 try:
                     await self._find(known)
                     self._retries.reset()
-                    await self._watch()
+                    await self._watch_and_find_more()
                     known = {n: each.measured() for n, each in self._standing.latencies.items()}
                 except RemoteError as error:
                     log.warning("cloud not used", target=self._id, reason=str(error))
@@ -177,6 +179,20 @@ class CloudLink:
         log.info("cloud ready", target=self._id, models=sorted(found.latencies))
         self._standing.begin(found.latencies)
         self._listener.on_progress(self._id, 1, 1, "ready")
+
+    async def _watch_and_find_more(self) -> None:
+        finding = self._loop.create_task(
+            self._finder.keep_finding(self._missing, self._standing.extend)
+        )
+        try:
+            await self._watch()
+        finally:
+            await end_tasks([finding])
+
+    def _missing(self) -> list[ModelCard]:
+        """The models that the server might have by now."""
+        cards, known = self._catalog.cards.values(), self._standing.latencies
+        return [] if self._is_open() else [card for card in cards if card.name not in known]
 
     async def _watch(self) -> None:
         """Probes, and brings the breaker back, until the models have to be found anew."""

@@ -62,6 +62,12 @@ class Standing:
         self._make_offers(time.monotonic_ns())
         self._listener.on_up(self._spec())
 
+    def extend(self, latencies: Mapping[str, Latencies]) -> None:
+        """The server has more models than it had."""
+        self.latencies = {**self.latencies, **latencies}
+        self._make_offers(time.monotonic_ns())
+        self.tell()
+
     def learn(self, model: str, size: int, left_ns: int, execute_ns: int, in_flight: int) -> None:
         """Takes in how long a batch took.
 

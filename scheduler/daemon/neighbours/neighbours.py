@@ -12,6 +12,7 @@ import structlog
 
 from scheduler import wire
 from scheduler.address import Address
+from scheduler.backoff import Backoff
 from scheduler.connection import Connection
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.ending import end_tasks
@@ -24,7 +25,6 @@ from scheduler.daemon.neighbours.peer_link import (
 )
 from scheduler.daemon.neighbours.report import report_header, rows_of
 from scheduler.daemon.neighbours.seek import ask
-from scheduler.daemon.ways.breaker import Backoff
 from scheduler.errors import Forbidden, InvalidInput, LaxityError, Overloaded, ProtocolError
 from workers.link import ModelCard
 
@@ -272,7 +272,7 @@ class Neighbours:
 
     async def _seek(self, address: Address) -> None:
         """Asks at an address again and again, as long as the box there is not heard."""
-        backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS, random.Random())
+        backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         found: str | None = None
         while found != self._options.box:
             member = self._members.get(found) if found is not None else None

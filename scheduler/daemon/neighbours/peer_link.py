@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 
 from scheduler import wire
 from scheduler.address import parse_address
+from scheduler.backoff import Backoff
 from scheduler.connection import Connection, connect
 from scheduler.core.commands import Dispatch
 from scheduler.core.requests import DEFAULT_PRIORITY
@@ -19,7 +19,6 @@ from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
 from scheduler.daemon.neighbours.report import Row, rows_from
 from scheduler.daemon.submission import Submission
-from scheduler.daemon.ways.breaker import Backoff
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.errors import LaxityError, ProtocolError
 from workers.link import ModelCard
@@ -107,7 +106,7 @@ class PeerLink:
         self._reason = "not reached yet"
         self._known = PeerKnowledge(box, introducer.has_same)
         self._meter = WayMeter()
-        self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS, random.Random())
+        self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         self._sent: dict[int, _Sent] = {}
         self._pinged_ns = 0
         self._reported_ns = self._heard_ns = clock_ns()

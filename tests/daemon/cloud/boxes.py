@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from scheduler.daemon.cloud.dialing import cloud_link
 from scheduler.daemon.cloud.link import CloudLink
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
+from scheduler.wire import pack_tensors
 from workers.link import ModelCard
 
 Value = float | NDArray[np.float32]
@@ -40,12 +41,22 @@ class Box:
         model: str = "double",
         tensor: str = "x",
     ) -> tuple[int, asyncio.Future[Answer]]:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         x = np.full(4, value, np.float32) if isinstance(value, float) else value
+        return self.submit(model, {tensor: x}, deadline_ms, accept_late)
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        deadline_ms: float,
+        accept_late: bool = False,
+    ) -> tuple[int, asyncio.Future[Answer]]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        specs, buffers = pack_tensors(inputs)
         submission = Submission(
-            RequestClass(model, None, (x.shape,)),
-            [[tensor, "float32", list(x.shape)]],
-            memoryview(x.tobytes()),
+            RequestClass(model, None, tuple(tuple(shape) for _, _, shape in specs)),
+            specs,
+            memoryview(b"".join(buffers)),
             self.driver.clock_ns() + int(deadline_ms * 1e6),
             3,
             1.0,
@@ -105,11 +116,9 @@ DIGITS = ModelCard(
 
 
 @asynccontextmanager
-async def box_of(
-    url: str, folder: Path, card: ModelCard = CARD, **settings: Any
-) -> AsyncIterator[Box]:
+async def box_of(url: str, folder: Path, *cards: ModelCard, **settings: Any) -> AsyncIterator[Box]:
     driver = Driver(("edf", {}))
-    driver.catalog.learn("cpu:0", [card], [])
+    driver.catalog.learn("cpu:0", list(cards or [CARD]), [])
     config = CloudConfig.model_validate({"name": "far", "url": url, "timeout_s": 2.0, **settings})
     link = cloud_link(config, driver, folder)
     driver.add_target("far", link)

@@ -37,6 +37,7 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
         alive: Whether it answers at all.
         asked: The inferences that came in.
         shape: Of both tensors, as the metadata has them.
+        names: What the model is called.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
         self.cancelled = 0
         self.shape = [-1, 4]
         self.versions = ["1"]
+        self.names = {"double"}
         self.port = 0
         self._server: Any = None
 
@@ -74,9 +76,9 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
         return pb.ServerLiveResponse(live=True)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
-        if request.name != "double":
+        if request.name not in self.names:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
-        said = pb.ModelMetadataResponse(name="double", versions=self.versions, platform="test")
+        said = pb.ModelMetadataResponse(name=request.name, versions=self.versions, platform="test")
         said.inputs.add(name="x", datatype="FP32", shape=self.shape)
         said.outputs.add(name="y", datatype="FP32", shape=self.shape)
         return said

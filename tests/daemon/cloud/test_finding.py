@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.cloud.endpoint import RemoteModel, RemoteTensor
 from scheduler.daemon.cloud.tensors import agreed
@@ -96,5 +97,19 @@ def test_a_model_goes_by_its_name_there(tmp_path: Path):
             await box.until(lambda: box.is_up)
             assert numbers(await box.ask(3.0, model="twice")) == [6.0] * 4
             assert {request.model_name for request in far.asked} == {"double"}
+
+    asyncio.run(run())
+
+
+def test_models_that_come_later_are_found(tmp_path: Path):
+    async def run() -> None:
+        later = replace(CARD, name="later")
+        async with far_server() as far, box_of(far.url, tmp_path, CARD, later) as box:
+            await box.until(lambda: box.is_up)
+            assert (await box.ask(2.0, model="later")).outcome is Outcome.UNAVAILABLE
+            far.names.add("later")
+            await box.until(lambda: ("far", "later", "1") in box.driver.catalog.offers)
+            assert numbers(await box.ask(2.0, 20_000, model="later")) == [4.0] * 4
+            assert numbers(await box.ask(1.0, 20_000)) == [2.0] * 4
 
     asyncio.run(run())

@@ -35,9 +35,11 @@ class HttpServer:
     def __init__(self) -> None:
         self.answer: Answer = good
         self.asked: list[tuple[web.Request, dict[str, Any]]] = []
+        self.said: Any = {"name": "test", "extensions": ["binary_tensor_data"]}
 
     async def start(self) -> str:
         app = web.Application()
+        app.router.add_get("/base/v2", self._describe_itself)
         app.router.add_get("/base/v2/health/live", self._live)
         app.router.add_get("/base/v2/models/double", self._describe)
         app.router.add_post("/base/v2/models/double/infer", self._infer)
@@ -53,23 +55,30 @@ class HttpServer:
     async def _live(self, request: web.Request) -> web.Response:
         return web.Response()
 
+    async def _describe_itself(self, request: web.Request) -> web.Response:
+        return web.json_response(self.said, status=200 if self.said is not None else 404)
+
     async def _describe(self, request: web.Request) -> web.Response:
         tensors = {side: [{"name": n, **TENSOR}] for side, n in (("inputs", "x"), ("outputs", "y"))}
         return web.json_response({"name": "double", "versions": ["1"], **tensors})
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        size = int(request.headers[LENGTH])
+        size = int(request.headers.get(LENGTH, len(body)))
         said = orjson.loads(body[:size])
         self.asked.append((request, said))
         return await self.answer(request, said, body[size:])
 
 
 def with_http(
-    folder: Path, test: Callable[[Box, HttpServer], Awaitable[None]], **settings: Any
+    folder: Path,
+    test: Callable[[Box, HttpServer], Awaitable[None]],
+    far: HttpServer | None = None,
+    **settings: Any,
 ) -> None:
+    far = far or HttpServer()
+
     async def run() -> None:
-        far = HttpServer()
         url = await far.start()
         try:
             async with box_of(url, folder, **settings) as box:
@@ -92,6 +101,54 @@ def test_batches_go_as_binary_tensors_with_what_is_left_of_the_deadline(tmp_path
         assert request.headers["x-project"] == "42"
 
     with_http(tmp_path, test, headers={"X-Project": "42"})
+
+
+async def plain(request: web.Request, said: dict[str, Any], tensors: bytes) -> web.StreamResponse:
+    assert not tensors
+    (given,) = said["inputs"]
+    data = [2 * value for value in given["data"]]
+    output = {"name": "y", "datatype": "FP32", "shape": given["shape"], "data": data}
+    return web.json_response({"model_name": "double", "outputs": [output]})
+
+
+@pytest.mark.parametrize(
+    "said", [{"name": "test", "extensions": []}, {"name": "test", "extensions": 3}, {}, None]
+)
+def test_a_server_that_lists_no_binary_tensors_gets_and_gives_json(tmp_path: Path, said: Any):
+    far = HttpServer()
+    far.said, far.answer = said, plain
+
+    async def test(box: Box, far: HttpServer) -> None:
+        answers = await asyncio.gather(*[box.ask(float(v), 20_000) for v in range(30)])
+        assert [numbers(answer)[0] for answer in answers] == [2.0 * v for v in range(30)]
+        assert max(said["inputs"][0]["shape"][0] for _, said in far.asked) > 1, "batches grow"
+
+    with_http(tmp_path, test, far)
+
+
+def test_how_tensors_go_can_be_said(tmp_path: Path):
+    far = HttpServer()
+    far.said = None
+
+    async def test(box: Box, far: HttpServer) -> None:
+        assert numbers(await box.ask(2.0, 20_000)) == [4.0] * 4
+        assert LENGTH in far.asked[-1][0].headers
+
+    with_http(tmp_path, test, far, encoding="binary")
+
+
+def test_a_value_that_json_can_not_say_fails_alone(tmp_path: Path):
+    far = HttpServer()
+    far.said, far.answer = {}, plain
+
+    async def test(box: Box, far: HttpServer) -> None:
+        values = [1.0, float("nan"), 3.0]
+        good, bad, fine = await asyncio.gather(*[box.ask(value, 20_000) for value in values])
+        assert (numbers(good)[0], numbers(fine)[0]) == (2.0, 6.0)
+        assert bad.outcome is Outcome.FAILED
+        assert "JSON" in bad.reason
+
+    with_http(tmp_path, test, far)
 
 
 def status(code: int, **headers: str) -> Answer:
@@ -135,7 +192,9 @@ def test_after_a_fault_that_passes_the_request_is_served(tmp_path: Path, fault: 
         b"not json",
         b"[]",
         b'{"outputs": 3}',
-        b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}',
+        b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3]}]}',
+        b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1, null]}]}',
+        b'{"outputs": [{"name": "y", "datatype": "FP33", "shape": [1, 4], "data": [1, 2, 3, 4]}]}',
         b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": "x", '
         b'"parameters": {"binary_data_size": -1}}]}',
     ],

@@ -137,6 +137,19 @@ def test_a_refusal_that_concerns_one_deadline_does_not_close_the_server_to_other
     with_far(tmp_path, test)
 
 
+@pytest.mark.parametrize("said", ["Exceeds maximum queue size", "Request timeout expired"])
+def test_what_triton_refuses_as_unavailable_does_not_open_the_breaker(tmp_path: Path, said: str):
+    async def test(box: Box, far: FarServer) -> None:
+        async def behaviour(request: Any, context: Any) -> Any:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"[request id: <id_unknown>] {said}")
+
+        far.behaviour = once(behaviour)
+        assert numbers(await box.ask(2.0, deadline_ms=20_000)) == [4.0] * 4
+        assert box.link.describe()["breaker"]["trips"] == 0
+
+    with_far(tmp_path, test)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -114,7 +114,8 @@ def test_a_budget_is_never_exceeded_and_a_restart_brings_no_new_one(tmp_path: Pa
             items = sum(request.inputs[0].shape[0] for request in far.asked)
             assert served <= items <= 30
             assert items > 0
-            assert abs(spent - 0.01 * items) < 1e-9
+            # A batch that was given up before it arrived is paid for all the same.
+            assert 0.01 * items - 1e-9 <= spent <= 0.3 + 1e-9
             await spend_all(far.url, tmp_path, 60, **budget)
             assert sum(request.inputs[0].shape[0] for request in far.asked) <= 30
 

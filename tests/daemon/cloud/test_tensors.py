@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -12,11 +14,17 @@ from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import Signature, TensorSpec
-from scheduler.daemon.cloud.endpoint import Inference, OutputTensor
+from scheduler.daemon.cloud.endpoint import Inference, InputTensor, OutputTensor, RemoteError
 from scheduler.daemon.cloud.grpc_endpoint import request_bytes
-from scheduler.daemon.cloud.http_endpoint import request_bytes as http_bytes
+from scheduler.daemon.cloud.http_messages import (
+    HEADER_LENGTH,
+    binary_request,
+    inferred,
+    json_request,
+)
 from scheduler.daemon.cloud.tensors import CloudModel, split, stacked
 from scheduler.daemon.submission import Submission
+from scheduler.ingress.oip.datatypes import DATATYPES
 from scheduler.wire import pack_tensors, unpack_tensors
 from workers.link import ModelCard
 
@@ -87,5 +95,37 @@ def test_tensors_of_any_size_are_put_together_right():
         tensors = stacked(model, [submission({"t0": np.ones(size, np.uint8)})])
         inference = Inference("m", "", tensors, ["y"], 1.0, 1.0)
         [raw] = pb.ModelInferRequest.FromString(request_bytes(inference)).raw_input_contents
-        head, body = http_bytes(inference)
-        assert raw == body[len(head) :] == b"\1" * size
+        headers, body = binary_request(inference)
+        assert raw == body[int(headers[HEADER_LENGTH]) :] == b"\1" * size
+
+
+@given(SPECS, st.integers(1, 5))
+def test_what_goes_out_as_json_comes_back_item_by_item(
+    specs: list[tuple[str, list[int]]], count: int
+):
+    model = model_of(specs)
+    items = [filled(model, seed) for seed in range(count)]
+    sent = stacked(model, [submission(item) for item in items])
+    _, body = json_request(Inference("m", "", sent, [], 1.0, 1.0))
+    said = orjson.loads(body)
+    echoed = inferred({}, orjson.dumps({"outputs": said["inputs"]}), len(body))
+    for item, (described, back) in zip(items, split(model, echoed.outputs, count), strict=True):
+        assert {
+            name: array.tolist() for name, array in unpack_tensors(described, back).items()
+        } == {name: array.tolist() for name, array in item.items()}
+
+
+@given(st.sampled_from(["float16", "float32", "float64"]), st.data())
+def test_json_keeps_every_finite_value_and_refuses_the_others(dtype: str, data: st.DataObject):
+    width = np.dtype(dtype).itemsize * 8
+    values = data.draw(st.lists(st.floats(width=width, allow_nan=True), min_size=1, max_size=5))  # type: ignore[arg-type]
+    array = np.array(values, dtype)
+    tensor = InputTensor("x", DATATYPES[dtype], array.shape, [array.tobytes()])
+    inference = Inference("m", "", [tensor], [], 1.0, 1.0)
+    if not np.isfinite(array).all():
+        with pytest.raises(RemoteError, match="'x' has infinities or NaN"):
+            json_request(inference)
+        return
+    said = orjson.loads(json_request(inference)[1])
+    echoed = inferred({}, orjson.dumps({"outputs": said["inputs"]}), 0)
+    assert bytes(echoed.outputs["x"].raw) == array.tobytes()

@@ -1,0 +1,74 @@
+"""What other people's servers serve here; runs in their environments, with nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+_DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
+Arrays = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model.
+
+    Attributes:
+        name: Its name.
+        inputs: Name, NumPy dtype and sizes of an item of each.
+        outputs: The same.
+        run: A batch of inputs to a batch of outputs.
+    """
+
+    name: str
+    inputs: list[tuple[str, str, list[int]]]
+    outputs: list[tuple[str, str, list[int]]]
+    run: Callable[[Arrays], Arrays]
+
+
+def served(spec: Mapping[str, Any]) -> Served:
+    """The model of an entry: `name` and `path` of an ONNX file, or `name` and `latency`."""
+    if "path" in spec:
+        return _onnx(spec["name"], spec["path"])
+    return _emulated(spec["name"], **spec["latency"])
+
+
+def read_models(file: Path) -> list[Served]:
+    """Every model of a file of entries."""
+    return [served(spec) for spec in json.loads(file.read_text())]
+
+
+def _onnx(name: str, path: str) -> Served:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    inputs, outputs = (
+        [(node.name, _DTYPES[node.type], list(node.shape[1:])) for node in nodes]
+        for nodes in (session.get_inputs(), session.get_outputs())
+    )
+    names = [output for output, _, _ in outputs]
+
+    def run(arrays: Arrays) -> Arrays:
+        return dict(zip(names, session.run(names, dict(arrays)), strict=True))
+
+    return Served(name, inputs, outputs, run)
+
+
+def _emulated(name: str, base_ms: float, per_item_ms: float, jitter: float) -> Served:
+    """Takes as long as laxity's emulated device would, one batch at a time; `y` is zero."""
+    device, rng = threading.Lock(), random.Random(1)
+
+    def run(arrays: Arrays) -> Arrays:
+        items = len(arrays["x"])
+        with device:
+            time.sleep((base_ms + per_item_ms * items) * rng.lognormvariate(0, jitter) / 1e3)
+        return {"y": np.zeros((items, 1), np.float32)}
+
+    return Served(name, [("x", "float32", [-1])], [("y", "float32", [1])], run)

@@ -1,0 +1,136 @@
+"""What goes over HTTP: JSON with the tensors in it, or as bytes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from scheduler.daemon.cloud.endpoint import (
+    Fault,
+    Inference,
+    Inferred,
+    InputTensor,
+    OutputTensor,
+    RemoteError,
+    RemoteTensor,
+    there_ns,
+)
+from scheduler.errors import InvalidInput
+from scheduler.ingress.oip.datatypes import NATIVE, from_list
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""How long the JSON is that bytes follow; without it there is nothing but JSON."""
+
+BINARY_EXTENSION = "binary_tensor_data"
+"""What a server that takes and gives tensors as bytes lists among its extensions."""
+
+
+def binary_request(inference: Inference) -> tuple[Mapping[str, str], bytes]:
+    """Headers and body of a request with its tensors as bytes, which are copied once."""
+    said = _request(
+        inference,
+        [{"parameters": {"binary_data_size": tensor.size}} for tensor in inference.inputs],
+        is_binary=True,
+    )
+    parts = [part for tensor in inference.inputs for part in tensor.parts]
+    headers = {HEADER_LENGTH: str(len(said)), "Content-Type": "application/octet-stream"}
+    return headers, b"".join([said, *parts])
+
+
+def json_request(inference: Inference) -> tuple[Mapping[str, str], bytes]:
+    """Headers and body of a request with its tensors as JSON.
+
+    Raises:
+        RemoteError: A value is not finite, which JSON can't say.
+    """
+    data = [{"data": _values(tensor)} for tensor in inference.inputs]
+    return {"Content-Type": "application/json"}, _request(inference, data, is_binary=False)
+
+
+def _request(inference: Inference, more: list[dict[str, Any]], is_binary: bool) -> bytes:
+    described = [
+        {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape, **own}
+        for tensor, own in zip(inference.inputs, more, strict=True)
+    ]
+    return orjson.dumps(
+        {
+            "parameters": {"timeout": max(1, int(inference.there_s * 1e6))},
+            "inputs": described,
+            "outputs": [
+                {"name": name, "parameters": {"binary_data": is_binary}}
+                for name in inference.outputs
+            ],
+        },
+        option=orjson.OPT_SERIALIZE_NUMPY,
+    )
+
+
+def _values(tensor: InputTensor) -> Any:
+    """The elements of a tensor in row-major order, flat."""
+    array = np.frombuffer(b"".join(tensor.parts), NATIVE[tensor.datatype])
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise RemoteError(
+            Fault.INVALID,
+            f"{tensor.name!r} has infinities or NaN, which JSON can't say, and the server lists no "
+            f"extension {BINARY_EXTENSION}",
+        )
+    return array
+
+
+def inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
+    """The answer to an inference, whichever way its tensors came.
+
+    Raises:
+        RemoteError: It makes no sense.
+    """
+    size = headers.get(HEADER_LENGTH, "")
+    end = int(size) if size.isdecimal() else len(body)
+    said = json_object(body[:end])
+    rest = memoryview(body)[end:]
+    outputs: dict[str, OutputTensor] = {}
+    offset = 0
+    try:
+        for output in said["outputs"]:
+            shape = tuple(map(int, output["shape"]))
+            if "data" in output:
+                raw = _bytes(output)
+            else:
+                length = int(output["parameters"]["binary_data_size"])
+                raw = rest[offset : offset + length]
+                offset += length
+            outputs[output["name"]] = OutputTensor(output["datatype"], shape, raw)
+        spent = said.get("parameters") or {}
+        return Inferred(outputs, sent, len(body), there_ns(spent))
+    except (InvalidInput, KeyError, TypeError, ValueError, AttributeError):
+        raise RemoteError(Fault.FAILED, f"answers {said!r:.200}, not outputs with data") from None
+
+
+def _bytes(output: Mapping[str, Any]) -> memoryview:
+    array = from_list(output["name"], output["datatype"], output["shape"], output["data"])
+    return memoryview(array.tobytes())
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The object that a body is.
+
+    Raises:
+        RemoteError: It is none.
+    """
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    if not isinstance(said, dict):
+        raise RemoteError(Fault.FAILED, f"answers {body[:80]!r}, which is no JSON object")
+    return said
+
+
+def described_tensors(said: Any) -> tuple[RemoteTensor, ...]:
+    """The tensors of a model's metadata."""
+    return tuple(
+        RemoteTensor(str(each["name"]), str(each["datatype"]), tuple(map(int, each["shape"])))
+        for each in said
+    )

@@ -1,0 +1,88 @@
+"""What every server of the suite serves, and how a box describes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, helper
+
+from scheduler.core.signature import Signature, TensorSpec
+from tests.daemon.cloud.boxes import DIGITS
+from tests.workers.onnx_models import constant, model, save, tensor
+from workers.link import ModelCard
+
+MAX_BATCH = 4
+
+
+def pair() -> ModelProto:
+    """Two inputs, two outputs: `sum = a + b`, `difference = a - b`."""
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["sum"]),
+        helper.make_node("Sub", ["a", "b"], ["difference"]),
+    ]
+    ends = [[tensor(name, "float32", ["N", 3]) for name in names] for names in PAIR]
+    return model(nodes, *ends)
+
+
+def picky() -> ModelProto:
+    """Looks an index up in a table of four; fails on one beyond it."""
+    table = constant("table", np.arange(8, dtype=np.float32).reshape(4, 2))
+    node = helper.make_node("Gather", ["table", "index"], ["row"])
+    ends = [tensor("index", "int64", ["N", 1])], [tensor("row", "float32", ["N", 1, 2])]
+    return model([node], *ends, [table])
+
+
+def slow(width: int = 512, layers: int = 12) -> ModelProto:
+    """Some tens of milliseconds of matrix products on one core; `y` is `x`."""
+    weights = constant("w", np.eye(width, dtype=np.float32))
+    nodes, last = [helper.make_node("Expand", ["x", "shape"], ["h0"])], "h0"
+    for layer in range(1, layers + 1):
+        nodes.append(helper.make_node("MatMul", [last, "w"], [f"h{layer}"]))
+        last = f"h{layer}"
+    nodes.append(helper.make_node("ReduceMax", [last], ["y"], axes=[1, 2], keepdims=1))
+    ends = [tensor(name, "float32", ["N", 1, 1]) for name in "xy"]
+    shape = constant("shape", np.array([1, width, width]))
+    return model(nodes, ends[:1], ends[1:], [weights, shape])
+
+
+PAIR = ("a", "b"), ("sum", "difference")
+
+
+def _card(name: str, inputs: dict[str, Any], outputs: dict[str, Any], most: int) -> ModelCard:
+    described = [
+        tuple(TensorSpec(n, dtype, shape) for n, (dtype, shape) in tensors.items())
+        for tensors in (inputs, outputs)
+    ]
+    return ModelCard(name, "", Signature(described[0], described[1], True), ("only",), most)
+
+
+CARDS = {
+    "digits": DIGITS,
+    "pair": _card("pair", *(dict.fromkeys(names, ("float32", (3,))) for names in PAIR), MAX_BATCH),
+    "picky": _card("picky", {"index": ("int64", (1,))}, {"row": ("float32", (1, 2))}, MAX_BATCH),
+    "slow": _card("slow", {"x": ("float32", (1, 1))}, {"y": ("float32", (1, 1))}, 1),
+}
+VARIANTS = {"digits": "small", "pair": "only", "picky": "only", "slow": "only"}
+
+
+def make_repository(root: Path) -> dict[str, Path]:
+    """A repository of laxity's; the file of each model, by name."""
+    files = {name: root / name / "model.onnx" for name in CARDS}
+    for name, made in (("pair", pair()), ("picky", picky()), ("slow", slow())):
+        save(made, files[name])
+    (root / "digits").mkdir()
+    digits = Path(str(resources.files("configs"))) / "models/digits/small.onnx"
+    shutil.copy(digits, files["digits"])
+    for name, variant in VARIANTS.items():
+        said = {
+            "variants": {variant: {"file": "model.onnx"}},
+            "runtimes": ["onnxruntime"],
+            "max_batch": CARDS[name].max_batch,
+        }
+        (root / name / "model.yaml").write_text(json.dumps(said))
+    return files

@@ -1,0 +1,72 @@
+"""`laxity cloud` as a user runs it, on a Ray cluster of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+import yaml
+
+from benchmarks.doors import free_port
+from scheduler.tenants import new_token
+from tests.e2e.running_agent import marked, processes_of
+
+
+class RunningCloud:
+    """An application of `laxity cloud`, with a token to come in.
+
+    Args:
+        folder: For its configuration, token and state.
+        models: The model repository.
+        limits: What each replica holds at most.
+    """
+
+    def __init__(self, folder: Path, models: Path, limits: dict[str, int]) -> None:
+        self.port = free_port()
+        self.folder = folder
+        self.renew_token()
+        self.config = folder / "cloud.yaml"
+        self.state_dir = folder / "state"
+        settings = {
+            "http": f"127.0.0.1:{self.port}",
+            "models": str(models),
+            "state_dir": "state",
+            "token_file": "token",
+            "devices": [{"id": "cpu:0", "cpus": 0.5, "runtimes": ["onnxruntime"]}],
+            "replicas": {"max": 1, "cpus": 0.5},
+            "limits": limits,
+            "profile": {"seconds": 0.3},
+        }
+        self.config.write_text(yaml.safe_dump(settings))
+        self._run = uuid.uuid4().hex
+
+    def renew_token(self) -> None:
+        """Puts another token in the place of the one that was good."""
+        self.token = new_token()
+        fresh = self.folder / "fresh"
+        fresh.touch(0o600)
+        fresh.write_text(self.token)
+        fresh.replace(self.folder / "token")
+
+    def laxity(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Runs `laxity cloud COMMAND`."""
+        program = [sys.executable, "-m", "scheduler.cli", "cloud", command]
+        return subprocess.run(
+            [*program, "--config", str(self.config), *options],
+            env=marked(self._run),
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """All that it started and that still runs."""
+        return processes_of(self._run)
+
+    def close(self) -> None:
+        """Ends whatever is left, whatever happened."""
+        for process in self.processes():
+            process.kill()
