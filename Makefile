@@ -17,7 +17,7 @@ help: ## this list
 demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet deadlines
 	$(BIN)/laxity demo
 
-test: check ## check, then every test, with coverage of the pure rooms
+test: check $(VENV)/.kserve ## check, then every test, with coverage of the pure rooms
 	$(BIN)/python -m pytest --cov -n 2 --dist loadfile
 
 test-clouds: clouds $(VENV)/.dev ## what holds for targets, against Triton and MLServer as well
@@ -92,6 +92,14 @@ $(VENV)/.runtime: pyproject.toml $(VENV)/pyvenv.cfg
 $(VENV)/.dev: pyproject.toml $(VENV)/.runtime
 	@echo "Installing the tools of development into $(VENV)."
 	@$(PIP) install --quiet --editable '.[dev]'
+	@touch $@
+
+# Its modules are compiled when they are imported: that is few of them, of very many.
+$(VENV)/.kserve: examples/clients/kserve.txt $(VENV)/pyvenv.cfg
+	@echo "Installing KServe's SDK, a client of the tests, into $(VENV)/kserve."
+	@$(BIN)/python -m venv $(VENV)/kserve
+	@$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  --requirement $<
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.runtime

@@ -132,7 +132,7 @@ class Doors:
                 self._config.model_dump(mode="json"),
                 str(scheduler),
                 str(run_dir / "memory"),
-                list(cores) if kind == "http" else [],  # gRPC's own threads want more than one
+                list(cores) if kind == "http" else _one_core(cores, index),
                 inherited,
                 own,
             )
@@ -177,6 +177,15 @@ class Doors:
         for door in self._doors:
             if door.process is not None and door.process.poll() is None:
                 door.process.send_signal(number)
+
+
+def _one_core(cores: Sequence[int], index: int) -> list[int]:
+    """The core of a gRPC door's Python threads: the given ones first, then all others in turn."""
+    if not cores:
+        return []
+    others = os.sched_getaffinity(0).difference(cores)
+    usable = [*cores, *sorted(others)]
+    return [usable[index % len(usable)]]
 
 
 def _bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:

@@ -16,6 +16,8 @@ import resource
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -46,7 +48,8 @@ class DoorSpec:
         config: The box's configuration, as JSON.
         scheduler: The scheduler's socket for doors.
         memory: The registry of shared-memory regions.
-        cores: The CPU cores to run on; empty leaves that to the system.
+        cores: The CPU cores to run on, for gRPC of Python's threads alone; empty leaves that to
+            the system.
         sockets: Listening sockets it inherits, with the address of each.
         addresses: Addresses that it binds itself, beside others of its kind.
     """
@@ -83,9 +86,8 @@ def main() -> None:
     spec = DoorSpec(**json.loads(Path(sys.argv[1]).read_text()))
     config = Config.model_validate(spec.config)
     set_up_logging(config.log)
-    if spec.cores:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, spec.cores)
+    if spec.kind == "http":
+        _keep_to(spec.cores)
     os.umask(0o077)
     os.nice(config.doors.niceness)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -111,6 +113,8 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
     )
     door = _door(spec, config, service, load_access(config.token_file, config.tenants_file))
     await door.open()
+    if spec.kind == "grpc":
+        _keep_to(spec.cores)
     print(json.dumps({"listening": spec.addresses}), flush=True)
     with contextlib.suppress(Unavailable):  # asked again with the first request
         await service.box.snapshot()
@@ -122,6 +126,21 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
     service.draining = True
     await door.drain(config.drain_s)
     service.box.close()
+
+
+def _keep_to(cores: Sequence[int]) -> None:
+    """Has Python's threads run on some cores.
+
+    gRPC's library wakes one thread of Python, which wakes the event loop's: on one core they take
+    turns without an interrupt of another core and without waiting for the interpreter's lock. Its
+    other threads run where they like.
+    """
+    if not cores:
+        return
+    for thread in threading.enumerate():
+        if thread.native_id is not None:
+            with contextlib.suppress(OSError):  # the core has been taken from this process
+                os.sched_setaffinity(thread.native_id, cores)
 
 
 def _door(spec: DoorSpec, config: Config, service: Service, access: Access) -> Door:

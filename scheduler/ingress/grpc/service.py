@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
@@ -147,7 +148,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     @_said
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         """One inference."""
-        response, outcome = await self._infer(request, context, context.time_remaining())
+        response, outcome = await self._infer(request, context, ends_call=True)
         if outcome is Outcome.LATE:
             context.set_trailing_metadata((("laxity-outcome", outcome.value),))
         return response
@@ -193,7 +194,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     async def _stream_one(self, request: Any, context: Any) -> Any:
         try:
-            response, _ = await self._infer(request, context, None)
+            response, _ = await self._infer(request, context, ends_call=False)
             return pb.ModelStreamInferResponse(infer_response=response)
         except asyncio.CancelledError:
             raise
@@ -202,8 +203,9 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
                 log.error("call failed in the door", error=repr(error), exc_info=error)
             return _stream_error(request, refusal_of(error, self._service.compat))
 
-    async def _infer(self, message: Any, context: Any, grpc_s: float | None) -> tuple[Any, Outcome]:
+    async def _infer(self, message: Any, context: Any, ends_call: bool) -> tuple[Any, Outcome]:
         service, tenant = self._service, self._callers.tenant(context)
+        grpc_s = context.time_remaining() if ends_call else None
         if service.draining:
             raise Unavailable("the box is shutting down")
         tenant.check_model(message.model_name)
@@ -225,6 +227,8 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         def ended(inferred: Inferred | BaseException) -> None:
             if future.done():
                 return
+            if ends_call:
+                self._time_way_out(context)
             if isinstance(inferred, BaseException):
                 future.set_exception(inferred)
             else:
@@ -240,6 +244,12 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             if (region := output.wanted.region) is not None:
                 service.memory.write(tenant, region, output.raw)
         return answer(request, inferred, outputs), inferred.outcome
+
+    def _time_way_out(self, context: Any) -> None:
+        """Measures what there is between an inference's end and the call's."""
+        end_ns = time.monotonic_ns()
+        observe = self._box.way_out.observe
+        context.add_done_callback(lambda _: observe(time.monotonic_ns() - end_ns))
 
     # -- what changes things
 

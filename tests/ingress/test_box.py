@@ -1,0 +1,32 @@
+"""What a door tells the scheduler of a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.ingress.oip.box import Box
+from scheduler.tenants import ANYONE
+
+
+async def told_ms(deadline_ms: float, way_out_ms: float) -> float:
+    """The deadline that is left of a caller's, where the way out always takes as long."""
+    box = Box("unix:///nowhere")
+    for _ in range(200):
+        box.way_out.observe(int(way_out_ms * 1e6))
+    inputs = {"x": np.zeros(1, np.float32)}
+    call = box.call("noop", inputs, deadline_ms, None, None, False, ANYONE, lambda _: None)
+    return (call.deadline_ns - call.submitted_ns) / 1e6
+
+
+@given(st.floats(0.01, 1e6), st.floats(0, 20))
+def test_a_door_keeps_its_own_ways_of_a_deadline_and_never_much_of_it(
+    deadline_ms: float, way_out_ms: float
+) -> None:
+    told = asyncio.run(told_ms(deadline_ms, way_out_ms))
+    assert 7 / 8 * deadline_ms - 1e-5 <= told < deadline_ms
+    if deadline_ms > 8 * (2 * way_out_ms + 1):
+        assert deadline_ms - told > 2 * 0.99 * way_out_ms
