@@ -25,6 +25,7 @@ COMMANDS = [
     "config schema",
     "replay link",
     "doctor",
+    "optimize",
     "token",
 ]
 
