@@ -27,6 +27,7 @@ from scheduler import (
     cli_link,
     cli_optimize,
     cli_policy,
+    cli_profile,
     cli_pull,
     cli_replay,
     cli_tasks,
@@ -70,6 +71,7 @@ app.add_typer(cli_config.app, name="config", help="Check a configuration, or pri
 app.add_typer(cli_doctor.app)
 app.add_typer(cli_optimize.app)
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
+app.add_typer(cli_profile.app)
 app.add_typer(cli_replay.replay_app)
 app.add_typer(cli_link.app)
 app.add_typer(cli_tasks.app, name="task", help="Durable tasks: list, show, fetch, cancel.")

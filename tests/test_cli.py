@@ -26,6 +26,7 @@ COMMANDS = [
     "replay link",
     "doctor",
     "optimize",
+    "profile",
     "token",
 ]
 
