@@ -3,11 +3,19 @@
     python -m benchmarks.runtimes --json FILE [--models FOLDER] [--device cpu:0] [--cores 1]
 
 Batches of 1 to 16, from items to items as a device's host runs them: stacked, run, taken apart.
-The bare call is the library's own, on the same threads, precision and batch, ready stacked. Both
-take turns, so that they meet the same disturbances; medians in microseconds. `added_us` is the
-difference of the two tenth percentiles: what is left when nothing else disturbs. Without --models
-it takes the digits models of this repository, and the published ones of ../shared/data where they
-are.
+The bare call is the library's own, on the same session, threads, precision and batch, ready
+stacked in the same memory. `layer_us` is the median by the wall clock, other work included; it is
+what a profile would say now.
+
+`added_us` is what the layer takes more, as in `benchmarks.paired`, with its 95 % confidence
+interval, which is narrower than the aim, or else is all that could be told in a limited time. On a
+CPU it is counted in CPU time of the process, all threads together: neither call waits for
+anything but its core, so that this is the time on a core of one's own, whoever else wants it. On
+other devices it is the wall clock's, and worth little on a busy machine. `within_aim` is true or
+false where the whole interval lies on one side of the aim, and null where the aim lies within.
+
+Without --models it takes the digits models of this repository, and the published ones of
+../shared/data where they are.
 """
 
 from __future__ import annotations
@@ -22,9 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from benchmarks.figures import write_figures
+from benchmarks.paired import Call, Difference, compare
 from workers.batches import ItemRunner
 from workers.device_options import expose_gpu
 from workers.fingerprint import processor_name
@@ -38,9 +45,7 @@ from workers.sampling import sample_items
 from workers.stacking import stack_items
 
 BATCHES = (1, 2, 4, 8, 16)
-ROUNDS = 400
-SECONDS = 3.0
-WARM_UP = 10
+ROUNDS = 60
 AIM_SHARE = 0.03
 AIM_US = 30.0
 
@@ -50,8 +55,6 @@ PUBLISHED_FILES = {
     "squeezenet-fp16": ("squeezenet_fp16/SqueezeNet_fp16.onnx", "fp16"),
     "ultraface-slim320": ("ultraface_slim320/version-slim-320.onnx", "fp32"),
 }
-
-Call = Callable[[], object]
 
 
 def repositories(named: Path | None) -> Iterator[Path]:
@@ -74,8 +77,8 @@ def repositories(named: Path | None) -> Iterator[Path]:
 
 
 def bare_openvino(session: Any, model: Model, x: dict[str, Any]) -> Call:
-    """The library's own call on the model that the session has compiled."""
-    request = session._requests[0].get_compiled_model().create_infer_request()
+    """The library's own call, on the session's own infer request."""
+    request = session._requests[0]
     return lambda: request.infer(x, share_inputs=True)
 
 
@@ -93,51 +96,52 @@ BARE: dict[str, Callable[[Any, Model, dict[str, Any]], Call]] = {
 """TensorRT has no single call from arrays to arrays to compare with."""
 
 
-def alternate(*calls: Call) -> list[list[int]]:
-    """Nanoseconds of each call, taken in turn."""
-    times: list[list[int]] = [[] for _ in calls]
-    for call in calls:
-        for _ in range(WARM_UP):
-            call()
-    began = time.perf_counter()
-    while len(times[0]) < ROUNDS and (len(times[0]) < 20 or time.perf_counter() - began < SECONDS):
-        turn = list(zip(calls, times, strict=True))
-        for call, own in turn if len(times[0]) % 2 else reversed(turn):
-            start_ns = time.perf_counter_ns()
-            call()
-            own.append(time.perf_counter_ns() - start_ns)
-    return times
-
-
-def quantile(samples: list[int], share: float) -> float:
-    """A quantile of samples, in their unit."""
-    return float(np.quantile(samples, share))
+def aim_ns(bare_ns: float) -> float:
+    """How much the layer may add to a bare call."""
+    return max(AIM_SHARE * bare_ns, AIM_US * 1e3)
 
 
 def measure_batch(
-    runtime: str, session: Session, model: Model, batch: int
-) -> dict[str, float | bool]:
+    runtime: str, session: Session, model: Model, batch: int, device: DeviceSpec
+) -> dict[str, Any]:
     """One batch size on one session."""
     x = stack_items(sample_items(model, batch))
     # As in a message: the items of each tensor lie one after another.
     items = [{name: array[i] for name, array in x.items()} for i in range(batch)]
     runner = ItemRunner(session, model.signature.batched)
-    if runtime not in BARE:
-        (layer,) = alternate(lambda: runner.run_batch(items))
-        return {"layer_us": median(layer) / 1e3}
-    bare, layer = alternate(
-        BARE[runtime](session, model, x if model.signature.batched else items[0]),
-        lambda: runner.run_batch(items),
-    )
-    bare_us = median(bare) / 1e3
-    added_us = (quantile(layer, 0.1) - quantile(bare, 0.1)) / 1e3
+
+    def layer() -> object:
+        return runner.run_batch(items)
+
+    figures: dict[str, Any] = {"layer_us": median(wall_times(layer)) / 1e3}
+    if runtime in BARE:
+        bare = BARE[runtime](session, model, x if model.signature.batched else items[0])
+        clock_ns = time.process_time_ns if device.kind == "cpu" else time.perf_counter_ns
+        figures |= figures_of(compare(bare, layer, aim_ns, clock_ns))
+    return figures
+
+
+def wall_times(call: Call) -> list[int]:
+    """Nanoseconds of a call by the wall clock."""
+    times = []
+    for _ in range(ROUNDS):
+        start_ns = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - start_ns)
+    return times
+
+
+def figures_of(found: Difference) -> dict[str, Any]:
+    """A comparison in microseconds, and whether it meets the aim."""
+    aim = aim_ns(found.first_ns)
+    undecided = found.low_ns <= aim < found.high_ns
     return {
-        "bare_us": bare_us,
-        "layer_us": median(layer) / 1e3,
-        "p95_us": quantile(layer, 0.95) / 1e3,
-        "added_us": added_us,
-        "added_share": added_us / bare_us,
-        "within_aim": added_us <= max(AIM_SHARE * bare_us, AIM_US),
+        "bare_us": found.first_ns / 1e3,
+        "added_us": found.added_ns / 1e3,
+        "added_interval_us": [found.low_ns / 1e3, found.high_ns / 1e3],
+        "added_share": found.added_ns / found.first_ns,
+        "blocks": found.blocks,
+        "within_aim": None if undecided else found.high_ns <= aim,
     }
 
 
@@ -154,7 +158,7 @@ def measure_variant(
         load_ms = (time.perf_counter() - began) * 1e3
         limit = batch_limit(session, model, max(BATCHES))
         figures = {
-            str(batch): measure_batch(runtime.name, session, model, batch)
+            str(batch): measure_batch(runtime.name, session, model, batch, device)
             for batch in BATCHES
             if batch <= limit
         }
@@ -209,7 +213,11 @@ def say(label: str, runtime: str, figures: dict[str, Any]) -> None:
     for batch, found in figures["batches"].items():
         line = f"{label:28} {runtime:12} batch {batch:>2}: {found['layer_us']:10.1f} us"
         if "added_us" in found:
-            line += f", added {found['added_us']:+7.1f} us ({found['added_share']:+.1%})"
+            low, high = found["added_interval_us"]
+            line += (
+                f", added {found['added_us']:+7.1f} us ({found['added_share']:+.1%}; "
+                f"{low:+.1f} to {high:+.1f} in {found['blocks']}): {found['within_aim']}"
+            )
         print(line, file=sys.stderr)
 
 

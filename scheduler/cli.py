@@ -25,7 +25,9 @@ from scheduler import (
     cli_doctor,
     cli_infer,
     cli_link,
+    cli_optimize,
     cli_policy,
+    cli_profile,
     cli_pull,
     cli_replay,
     cli_tasks,
@@ -67,7 +69,9 @@ def _policy_trial() -> Any:
 app.add_typer(cli_cloud.app, name="cloud", help="A cloud tier of one's own, on Ray Serve.")
 app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
 app.add_typer(cli_doctor.app)
+app.add_typer(cli_optimize.app)
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
+app.add_typer(cli_profile.app)
 app.add_typer(cli_replay.replay_app)
 app.add_typer(cli_link.app)
 app.add_typer(cli_tasks.app, name="task", help="Durable tasks: list, show, fetch, cancel.")

@@ -107,6 +107,49 @@ def load_inputs(
     return prepared
 
 
+def load_items(texts: Sequence[str], specs: Sequence[Spec]) -> list[dict[str, NDArray[Any]]]:
+    """Many items, from arrays whose first dimension counts them.
+
+    Args:
+        texts: As `parse_source` takes them, without an item.
+        specs: The inputs of the model.
+
+    Raises:
+        InputProblem: A file can't be read or used, an input has none or two of them, or they
+            hold different numbers of items, or fewer than two.
+    """
+    by_name = {str(spec["name"]): spec for spec in specs}
+    columns: dict[str, list[NDArray[Any]]] = {}
+    for text in texts:
+        source = parse_source(text)
+        if source.is_picture or source.item is not None:
+            raise InputProblem(f"{text} is one item; an array of many is needed")
+        for name, array in _arrays(source, by_name).items():
+            if name in columns:
+                raise InputProblem(f"input {name!r} is given twice")
+            if name not in by_name:
+                raise InputProblem(f"the model has no input {name!r}; it has {', '.join(by_name)}")
+            columns[name] = [conform(row, by_name[name]).array for row in np.atleast_1d(array)]
+    if missing := [name for name in by_name if name not in columns]:
+        raise InputProblem(f"no --input for {', '.join(missing)}")
+    counts = {len(column) for column in columns.values()}
+    if len(counts) != 1 or counts == {0} or counts == {1}:
+        held = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
+        raise InputProblem(f"two items are needed at least, as many of each input; found {held}")
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def load_array(text: str) -> NDArray[Any]:
+    """One array: `PATH`, or `PATH:ARRAY`.
+
+    Raises:
+        InputProblem: The file can't be read, or it is not clear which array is meant.
+    """
+    source = parse_source(text)
+    (array,) = _arrays(source, {"": {}}).values()
+    return array
+
+
 def _load(
     source: Source, specs: Mapping[str, Spec], levels: tuple[float, float] | None
 ) -> dict[str, Prepared]:

@@ -25,6 +25,8 @@ COMMANDS = [
     "config schema",
     "replay link",
     "doctor",
+    "optimize",
+    "profile",
     "token",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ from workers.device_watch import DeviceWatch
 from workers.loading import Surroundings
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
-from workers.profile_store import ProfileStore
+from workers.profile_store import Profile, ProfileStore
 from workers.profiling import Effort
 from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
@@ -42,6 +42,25 @@ def ignore_progress(done: int, total: int, text: str) -> None:
 
 def ignore_offer(offer: Offer) -> None:
     """For callers who do not care when a variant leaves memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one runtime did with one variant.
+
+    Attributes:
+        model: The model's name.
+        variant: The variant's name.
+        runtime: The runtime's name.
+        profile: How it did.
+        chosen: Whether it serves the variant.
+    """
+
+    model: str
+    variant: str
+    runtime: str
+    profile: Profile
+    chosen: bool
 
 
 class DeviceHost:
@@ -93,20 +112,9 @@ class DeviceHost:
         expose_gpu(spec)
         self._runtimes, self.problems = usable_runtimes(spec)
         self.repository = load_repository(repository_root)
-        self._cache = CompiledCache(state_dir / "compiled")
         self._watch = DeviceWatch(probe_for(spec, system_root))
-        # A probe of its own, because rates are over the time since the look before.
-        meter = probe_for(spec, system_root)
-        around = Surroundings(
-            ProfileStore(state_dir / "profiles", self._report_store),
-            CrashGuard(state_dir / "attempts"),
-            self._cache,
-            self._watch,
-            max_batch,
-            effort,
-            lambda: meter.read().energy_j,
-            system_root,
-        )
+        around = self._surroundings(state_dir, max_batch, effort, system_root)
+        self._cache = around.cache
         self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
         # Whoever runs something on what is served, or exchanges it, holds this.
         self._lock = threading.RLock()
@@ -146,6 +154,15 @@ class DeviceHost:
             done += 1
             progress(done, total, f"{model.name}/{variant.name}: {runtime.name}")
         self._cache.remove_unused(self.spec.id.replace(":", "-"))
+
+    def measured(self) -> Iterator[Measured]:
+        """What is known of each runtime with each variant, as the device is set now."""
+        for model in self.repository.models.values():
+            for variant in model.variants:
+                choice = self._choices.get((model.name, variant.name))
+                for runtime, profile in self._trials.stored(model, variant).items():
+                    chosen = choice is not None and choice.runtime == runtime
+                    yield Measured(model.name, variant.name, runtime, profile, chosen)
 
     def has_changed(self) -> bool:
         """Look at the device; whether it is now set otherwise, so that `prepare` is due."""
@@ -260,6 +277,22 @@ class DeviceHost:
         if not hasattr(self._thread, "pinned"):
             pin_thread(self.spec)
             self._thread.pinned = True
+
+    def _surroundings(
+        self, state_dir: Path, max_batch: int, effort: Effort | None, root: Path
+    ) -> Surroundings:
+        # A probe of its own, because rates are over the time since the look before.
+        meter = probe_for(self.spec, root)
+        return Surroundings(
+            ProfileStore(state_dir / "profiles", self._report_store),
+            CrashGuard(state_dir / "attempts"),
+            CompiledCache(state_dir / "compiled"),
+            self._watch,
+            max_batch,
+            effort,
+            lambda: meter.read().energy_j,
+            root,
+        )
 
     def _report_store(self, reason: str) -> None:
         self.problems.append(RuntimeProblem("*", "*", "*", reason))

@@ -36,7 +36,7 @@ def _stack(arrays: list[Array]) -> Array:
         first = arrays[0]
         shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
         return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
-    return np.stack(arrays)
+    return np.array(arrays)  # the same as np.stack in half the time
 
 
 def _are_adjacent(arrays: list[Array]) -> bool:

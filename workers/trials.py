@@ -133,6 +133,10 @@ class RuntimeTrials:
             return None
         return Choice(runtime.name, tried.session, tried.profile)
 
+    def stored(self, model: Model, variant: Variant) -> dict[str, Profile]:
+        """What is known of each candidate as the device is set now, by its name."""
+        return self._stored(self.candidates(model, variant), Case(model, variant))
+
     def reload(self, model: Model, variant: Variant, runtime: str) -> Session | None:
         """Load once more what was chosen before; None, with a problem, if that fails."""
         return self._loader.load(self._runtimes[runtime], Case(model, variant))

@@ -12,11 +12,11 @@ from workers.runtimes.openvino import OpenVino
 from workers.runtimes.tensorrt import TensorRt
 
 RUNTIMES: dict[str, Callable[[], Runtime]] = {
-    "openvino": OpenVino,
     "onnxruntime": OnnxRuntime,
+    "openvino": OpenVino,
     "onnxruntime-cuda": OnnxRuntimeCuda,
     "onnxruntime-tensorrt": OnnxRuntimeTensorRt,
     "tensorrt": TensorRt,
     "emulated": Emulated,
 }
-"""Factories by name, the runtime that others are compared with first."""
+"""Factories by name, the runtime that others are compared with first: that of the format itself."""

@@ -1,0 +1,102 @@
+"""What one call takes more than another, on a machine that is never quite still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, floor, sqrt
+from statistics import median
+
+Call = Callable[[], object]
+ClockNs = Callable[[], int]
+
+WARM_UP = 10
+LEAST_BLOCKS = 20
+MOST_BLOCKS = 2_000
+CAP_S = 40.0
+"""How long one comparison may take; what is not known by then stays unknown, and is said so."""
+
+_Z95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How two calls compare; times in nanoseconds, on the clock of the comparison.
+
+    Attributes:
+        first_ns: The median of the first.
+        second_ns: The median of the second.
+        added_ns: The median of what the second took more, over the blocks.
+        low_ns: Where the 95 % confidence interval of that median begins.
+        high_ns: Where it ends.
+        blocks: How many blocks there were.
+    """
+
+    first_ns: float
+    second_ns: float
+    added_ns: float
+    low_ns: float
+    high_ns: float
+    blocks: int
+
+
+def compare(
+    first: Call,
+    second: Call,
+    aim_ns: Callable[[float], float],
+    clock_ns: ClockNs = time.perf_counter_ns,
+) -> Difference:
+    """Take two calls in blocks of first, second, second, first until their difference is known.
+
+    A block gives one difference, so that a drift of the machine in it is the same for both, and
+    whatever the one leaves in caches meets the other as often. Blocks go on until the confidence
+    interval of their median is narrower than the aim and does not hold it, or `CAP_S` is over.
+
+    Args:
+        first: What is compared with.
+        second: What is measured.
+        aim_ns: How much the second may add, by the median of the first.
+        clock_ns: What both are timed by.
+    """
+    for _ in range(WARM_UP):
+        first()
+        second()
+    ones: list[int] = []
+    others: list[int] = []
+    differences: list[float] = []
+    began = time.perf_counter()
+    while len(differences) < MOST_BLOCKS:
+        block = [_time(call, clock_ns) for call in (first, second, second, first)]
+        ones += block[0::3]
+        others += block[1:3]
+        differences.append((block[1] + block[2] - block[0] - block[3]) / 2)
+        if len(differences) >= LEAST_BLOCKS:
+            low, high = median_interval(differences)
+            aim = aim_ns(median(ones))
+            known = high - low <= aim and not low <= aim < high
+            if known or time.perf_counter() - began > CAP_S:
+                break
+    low, high = median_interval(differences)
+    return Difference(
+        median(ones), median(others), median(differences), low, high, len(differences)
+    )
+
+
+def median_interval(samples: list[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of a median, whatever the distribution.
+
+    Its ends are order statistics, by the normal approximation of the binomial distribution of
+    how many samples lie below the median (Conover, Practical Nonparametric Statistics, 3.2).
+    """
+    ordered, count = sorted(samples), len(samples)
+    reach = _Z95 * sqrt(count) / 2
+    low = max(0, floor(count / 2 - reach) - 1)
+    high = min(count - 1, ceil(count / 2 + reach))
+    return ordered[low], ordered[high]
+
+
+def _time(call: Call, clock_ns: ClockNs) -> int:
+    began_ns = clock_ns()
+    call()
+    return clock_ns() - began_ns

@@ -1,0 +1,65 @@
+"""A new variant in an owner's `model.yaml`, whose comments and order stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from workers.model_yaml import ModelFileError, parse_model_file
+
+
+def model_file_text(variants: dict[str, dict[str, Any]]) -> str:
+    """The text of a `model.yaml` for a model that has none."""
+    return _spelled({"variants": variants})
+
+
+def with_variant(text: str, after: str, name: str, entry: dict[str, Any]) -> str:
+    """Put a variant behind another one, which is its place in the order of preference.
+
+    Args:
+        text: A valid `model.yaml`.
+        after: A variant of it.
+        name: What to call the new one.
+        entry: Its keys and values.
+
+    Raises:
+        ModelFileError: There is no variant `after`, one called `name` is there already, or the
+            variants are written in a way (such as an alias) that cannot be added to.
+    """
+    before = parse_model_file(text).variants
+    if name in before:
+        raise ModelFileError(f"there is a variant '{name}' already")
+    variants = _variants_of(yaml.compose(text, Loader=yaml.SafeLoader))
+    found = {key.value: (key, value) for key, value in variants.value}
+    if after not in found:
+        raise ModelFileError(f"there is no variant '{after}'")
+    key, value = found[after]
+    end, line = _end_of(value), _spelled({name: entry}).strip()
+    if variants.flow_style:
+        new = f"{text[:end]}, {line}{text[end:]}"
+    else:
+        newline = text.find("\n", end)
+        end = len(text) if newline < 0 else newline  # behind a comment on the same line
+        new = f"{text[:end]}\n{' ' * key.start_mark.column}{line}{text[end:]}"
+    order = list(before)
+    order.insert(order.index(after) + 1, name)
+    if list(parse_model_file(new).variants) != order:
+        raise ModelFileError(f"cannot add to these variants; write it by hand: {line}")
+    return new
+
+
+def _variants_of(document: Any) -> Any:
+    return next(value for key, value in document.value if key.value == "variants")
+
+
+def _end_of(node: Any) -> int:
+    """Where a node's own text ends; a block mapping's mark is at the next token instead."""
+    if isinstance(node, yaml.MappingNode) and not node.flow_style:
+        return _end_of(node.value[-1][1])
+    end: int = node.end_mark.index
+    return end
+
+
+def _spelled(value: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=10_000))

@@ -1,0 +1,184 @@
+"""Make a faster variant, measure it, and add it to its model if it is good enough."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from workers.batches import Item
+from workers.model import Model, Variant
+from workers.model_files import weight_bytes
+from workers.optimising.comparison import Losses, Samples, Speed, Tell, answers, losses, speeds
+from workers.optimising.conversion import ConversionError, Target, convert
+from workers.optimising.model_yaml_edit import model_file_text, with_variant
+from workers.repository import load_repository
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A variant that was made.
+
+    Attributes:
+        name: Its name.
+        source: The name of the variant that it was made from.
+        precision: Its number format.
+        size_bytes: The size of its files.
+        source_bytes: The size of the source's files.
+        losses: What its answers lose.
+        speeds: How each runtime here does with it.
+        source_speeds: And with the source.
+        accuracy: What `model.yaml` says of it: the source's accuracy less the measured drop;
+            None where there were no labels.
+        refused: Why it was not added to the model; None if it was.
+    """
+
+    name: str
+    source: str
+    precision: Target
+    size_bytes: int
+    source_bytes: int
+    losses: Losses
+    speeds: tuple[Speed, ...]
+    source_speeds: tuple[Speed, ...]
+    accuracy: float | None
+    refused: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be made.
+
+    Attributes:
+        source: The variant to start from.
+        to: The number format.
+        name: What to call the new variant, which also names its file.
+        max_drop: The most that it may lose, as a share; see `Losses.drop`.
+    """
+
+    source: Variant
+    to: Target
+    name: str
+    max_drop: float
+
+
+def optimise(
+    folder: Path,
+    model: Model,
+    wish: Wish,
+    calibration: Sequence[Item],
+    samples: Samples,
+    tell: Tell,
+) -> Made:
+    """Make a variant and, if it loses no more than it may, add it to the model.
+
+    It is added right behind its source, in the order of preference.
+
+    Args:
+        folder: The model's folder.
+        model: What the folder holds.
+        wish: What to make.
+        calibration: Typical items, none of which is among the samples.
+        samples: What it is compared with its source on.
+        tell: Hears what is going on.
+
+    Raises:
+        ConversionError: The source is of another kind, or resists conversion.
+        ModelFileError: The name is taken.
+        ModelLoadError: ONNX Runtime cannot load what was made.
+        OSError: The folder cannot be written.
+    """
+    source = wish.source
+    _check(source, wish)
+    home = folder / f"{wish.name}.onnx"
+    text = _edited(folder, model, wish, None)  # finds a name that is taken before the work
+    with tempfile.TemporaryDirectory(prefix=".laxity-optimize-", dir=folder) as scratch:
+        file = Path(scratch, home.name)
+        tell(f"{wish.name}: converting")
+        convert(source.path, file, wish.to, calibration, model.signature.batched)
+        variant = replace(
+            source, name=wish.name, path=file, precision=wish.to, accuracy=None, digest=""
+        )
+        made = _measured(model, wish, variant, samples, tell)
+        if made.refused is None:
+            text = _edited(folder, model, wish, made.accuracy)
+            for part in Path(scratch).iterdir():
+                shutil.move(part, folder / part.name)
+            _write(folder / "model.yaml", text)
+    return made if made.refused is not None else replace(made, refused=_unread(folder, made))
+
+
+def _check(source: Variant, wish: Wish) -> None:
+    if source.path.suffix != ".onnx":
+        raise ConversionError(f"variant '{source.name}' is no .onnx file, and only those convert")
+    if source.precision != "fp32":
+        raise ConversionError(
+            f"variant '{source.name}' is {source.precision}; start from an fp32 one"
+        )
+    if source.stateful and wish.to == "int8":
+        raise ConversionError(f"variant '{source.name}' keeps values between runs")
+
+
+def _measured(model: Model, wish: Wish, variant: Variant, samples: Samples, tell: Tell) -> Made:
+    source = wish.source
+    before = answers(model, source, samples, tell)
+    after = answers(model, variant, samples, tell)
+    found = losses(before, after, samples)
+    fast = tuple(speeds(model, variant, samples, after, tell))
+    refused = None
+    if found.drop > wish.max_drop:
+        what = "agreement" if found.accuracy is None else "accuracy"
+        refused = f"it loses {found.drop:.1%} of {what}, and may lose {wish.max_drop:.1%}"
+    return Made(
+        wish.name,
+        source.name,
+        wish.to,
+        weight_bytes(variant.path),
+        weight_bytes(source.path),
+        found,
+        fast,
+        tuple(speeds(model, source, samples, before, tell)),
+        _declared(source, found),
+        refused,
+    )
+
+
+def _declared(source: Variant, found: Losses) -> float | None:
+    """On the scale of the source's own accuracy, whose owner may have measured other items."""
+    if found.accuracy is None:
+        return None
+    if source.accuracy is None:
+        return round(found.accuracy, 4)
+    return round(min(1.0, max(0.0, source.accuracy - found.drop)), 4)
+
+
+def _edited(folder: Path, model: Model, wish: Wish, accuracy: float | None) -> str:
+    path = folder / "model.yaml"
+    if path.exists():
+        text = path.read_text(encoding="utf-8")
+    else:
+        sources = {v.name: {"file": v.path.relative_to(folder).as_posix()} for v in model.variants}
+        text = model_file_text(sources)
+    entry: dict[str, Any] = {"file": f"{wish.name}.onnx", "precision": wish.to}
+    if accuracy is not None:
+        entry["accuracy"] = accuracy
+    return with_variant(text, wish.source.name, wish.name, entry)
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def _unread(folder: Path, made: Made) -> str | None:
+    """What the repository's reader has against the new variant, or None."""
+    repository = load_repository(folder.parent)
+    model = repository.models.get(folder.name)
+    if model is not None and made.name in [variant.name for variant in model.variants]:
+        return None
+    return "; ".join(p.reason for p in repository.problems if p.model == folder.name)
