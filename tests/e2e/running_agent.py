@@ -61,11 +61,17 @@ class RunningAgent:
         folder: For its configuration, socket and state.
         models: The model repository.
         host: Where it runs; None is this machine.
+        patience_s: How long it may take to get ready.
         settings: More keys of the configuration.
     """
 
     def __init__(
-        self, folder: Path, models: Path, host: Host | None = None, **settings: Any
+        self,
+        folder: Path,
+        models: Path,
+        host: Host | None = None,
+        patience_s: float = 90,
+        **settings: Any,
     ) -> None:
         self.folder = folder
         self.url = f"unix://{folder}/s.sock"
@@ -93,7 +99,7 @@ class RunningAgent:
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        if not self._ready.wait(90) or self.process.poll() is not None:
+        if not self._ready.wait(patience_s) or self.process.poll() is not None:
             self.close()
             raise AssertionError("the agent did not get ready:\n" + "".join(self.lines))
 
