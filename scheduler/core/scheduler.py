@@ -160,8 +160,11 @@ class Scheduler:
 
     def _on_batch_failed(self, event: BatchFailed) -> None:
         run = self.runs.pop(event.run_id)
-        self.targets[run.target_id].end(run, self.now_ns, event.started)
+        target = self.targets[run.target_id]
+        target.end(run, self.now_ns, event.started)
         self._retry(run, event.reason, event.started)
+        if target.spec.too_large:
+            self._end_unservable(event.reason)
 
     def _on_target_up(self, event: TargetUp) -> None:
         """Takes a target in.
@@ -185,10 +188,7 @@ class Scheduler:
         target.returns_ns = None if back_ns is None else self.now_ns + back_ns
         self._fleet_changed()
         self._lose_runs(target, event.reason, event.blameless)
-        for record in self.ledger.queued():
-            if not servable(record.request, self.targets):
-                reason = f"{why_unavailable(record.request.kind, self.targets)}: {event.reason}"
-                self._finish(record, Outcome.UNAVAILABLE, reason)
+        self._end_unservable(event.reason)
 
     def _on_target_report(self, event: TargetReport) -> None:
         target = self.targets[event.target_id]
@@ -213,6 +213,13 @@ class Scheduler:
 
     def _on_woken(self, _event: Woken) -> None:
         self.armed_ns = None
+
+    def _end_unservable(self, reason: str) -> None:
+        """Ends what waits and no target can serve any more."""
+        for record in self.ledger.queued():
+            if not servable(record.request, self.targets):
+                why = f"{why_unavailable(record.request.kind, self.targets)}: {reason}"
+                self._finish(record, Outcome.UNAVAILABLE, why)
 
     # -- requests and runs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import signal
@@ -140,8 +141,11 @@ class RunningAgent:
 
     def close(self) -> None:
         """Ends whatever is left, whatever happened."""
-        for process in self.processes():
-            process.kill()
+        while alive := self.processes():  # Ray may have been starting one more
+            for process in alive:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(alive)
         self.process.wait()
         self._reader.join()
         assert self.process.stdout is not None

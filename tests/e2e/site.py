@@ -112,8 +112,8 @@ def far_away(host: Host) -> Iterator[None]:
     ends = ["--listen", f"{host.address}:{GRPC_PORT}", "--to", f"127.0.0.1:{GRPC_PORT}"]
     link = ["replay", "link", *ends, "--rtt-ms", str(CLOUD_RTT_MS)]
     words = host.command(sys.executable, "-m", "scheduler.cli", *link)
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, **silent) as process:
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(words, stdin=nowhere, stdout=nowhere, stderr=nowhere) as process:
         try:
             yield
         finally:
@@ -246,8 +246,8 @@ class BoxesAndCloud:
         if number == 3:
             return start_cloud(self._root / CLOUD, self._models, hosts[3], pace)
         name = NAMES[number]
-        near = {"join": hosts[:1], "cloud": hosts[3]}
-        return start_box(self._root / name, self._models, name, hosts[number], pace, **near)
+        folder, host = self._root / name, hosts[number]
+        return start_box(folder, self._models, name, host, pace, join=hosts[:1], cloud=hosts[3])
 
     def kill(self, number: int) -> None:
         """`kill -9` of an agent, whose other processes then end by themselves."""
