@@ -17,7 +17,7 @@ CUT_S = 5
 SILENCE_S = 2
 """No box goes without a request in time for as many requests as come within this."""
 
-PACE = Pace(base_ms=160, item_ms=40)
+PACE = Pace(base_ms=40, item_ms=10)
 """A batch takes so long that what else the machine does hardly matters."""
 
 OWN = 0.6
