@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -263,6 +264,15 @@ class BoxesAndCloud:
         """What a box says."""
         with Client(self.agents[number].url, token=TOKEN, connect_timeout_s=5) as client:
             return client.status()
+
+    def laxity(self, number: int, *words: str) -> str:
+        """What a command says of a box, to its owner on the same machine."""
+        url = self.agents[number].url
+        command = [sys.executable, "-m", "scheduler.cli", *words, "--url", url]
+        environment = {**os.environ, "LAXITY_TOKEN": TOKEN}
+        done = subprocess.run(command, text=True, capture_output=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def states(self, number: int) -> dict[str, str]:
         """How a box sees the other boxes."""

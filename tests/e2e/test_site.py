@@ -83,6 +83,7 @@ def test_a_box_whose_cable_is_cut_goes_on_alone_and_so_do_the_others(
         seconds_until(lambda: boxes.status(cut)["neighbours"]["alone"], BACK_S)
         seconds_until(lambda: all(boxes.states(n)[NAMES[cut]] != "up" for n in others), BACK_S)
         assert not any(boxes.status(other)["neighbours"]["alone"] for other in others)
+        assert "serves its own callers alone" in boxes.laxity(cut, "status")
         assert any("going on alone" in line for line in boxes.agents[cut].lines)
         time.sleep(max(0.0, end_s - time.monotonic()))
         boxes.site.hosts[cut].restore()

@@ -290,6 +290,7 @@ class CloudLink:
         closed = self._breaker.succeeded()
         self._listener.on_done(run.id, results, execute_ns)
         if closed:
+            log.info("cloud breaker closed", target=self._id)
             self._standing.open()
         else:
             self._standing.tell_changes()

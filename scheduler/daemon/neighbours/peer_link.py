@@ -192,9 +192,9 @@ class PeerLink:
         if self._connection is None:
             return
         if self._up and now_ns - self._reported_ns > SUSPECT_NS:
-            self._lose("no report came")
+            self._lose(f"no report came for {SUSPECT_NS / 1e9:g} s")
         if now_ns - self._heard_ns > SILENT_NS:
-            self._reason = "nothing was heard"
+            self._reason = f"nothing was heard for {SILENT_NS / 1e9:g} s"
             self._broken.set()
         elif not self._pinged_ns:
             self._pinged_ns = now_ns
