@@ -16,7 +16,7 @@ from scheduler.daemon.link import LinkListener
 from scheduler.daemon.ways.breaker import Breaker, BreakerState
 from scheduler.daemon.ways.limit import Least, VegasLimit
 from scheduler.daemon.ways.meter import WayMeter
-from scheduler.daemon.ways.sizes import TooLarge
+from scheduler.daemon.ways.sizes import RefusedSizes
 
 FIRST_LIMIT = 8
 """Batches at once, until the limit has found its own way."""
@@ -51,7 +51,7 @@ class Standing:
         """Knows no model yet."""
         self.limit = VegasLimit(FIRST_LIMIT, config.max_concurrency)
         self.latencies: Mapping[str, Latencies] = {}
-        self.too_large = TooLarge()
+        self.too_large = RefusedSizes()
         self._config = config
         self._breaker = breaker
         self._meter = meter

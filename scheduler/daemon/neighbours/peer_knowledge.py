@@ -9,7 +9,7 @@ from typing import Any
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.neighbours.report import Row, room_for
-from scheduler.daemon.ways.sizes import TooLarge
+from scheduler.daemon.ways.sizes import RefusedSizes
 from workers.link import ModelCard, card_from
 
 MATERIAL = 1.25
@@ -43,7 +43,7 @@ class PeerKnowledge:
     def __init__(self, box: str, has_same: Callable[[ModelCard], bool]) -> None:
         """Nothing was said yet."""
         self.learned = False
-        self.too_large = TooLarge()
+        self.too_large = RefusedSizes()
         self._box = box
         self._has_same = has_same
         self._cards: list[ModelCard] = []

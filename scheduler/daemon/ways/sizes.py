@@ -11,7 +11,7 @@ MOST = 64
 """What was refused before the last so many is tried again."""
 
 
-class TooLarge:
+class RefusedSizes:
     """The requests of which one was refused for its size, by what makes their size.
 
     Attributes:

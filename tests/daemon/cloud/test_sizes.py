@@ -68,7 +68,7 @@ def test_batches_stay_below_what_was_refused_and_what_is_too_large_alone_stays_h
         for _ in range(2):
             refused = await box.ask(large, 20_000)
             assert refused.outcome is Outcome.UNAVAILABLE
-            assert "too large for far" in refused.reason
+            assert "are refused by far" in refused.reason
         (told,) = box.link.describe()["too_large"]
         assert told == {"model": "double", "shapes": ((2_000,),)}
         sent = len(asked)
