@@ -87,12 +87,10 @@ def _ended(load: SteadyLoad) -> dict[str, Any]:
 
 
 def _without_failures(boxes: BoxesAndCloud, load: float, seconds: float) -> dict[str, Any]:
-    cable = boxes.site.hosts[3]
-    cable.cut()
-    seconds_until(lambda: not boxes.is_whole(), BACK_S)
-    with boxes.loads(3 * load) as alone:
-        time.sleep(seconds)
-    cable.restore()
+    with boxes.cut_off(3):
+        seconds_until(lambda: not boxes.is_whole(), BACK_S)
+        with boxes.loads(3 * load) as alone:
+            time.sleep(seconds)
     whole(boxes)
     with boxes.loads(3 * 1.3) as too_much:
         time.sleep(seconds)
@@ -135,10 +133,9 @@ def _cut(boxes: BoxesAndCloud, number: int, seconds: float) -> dict[str, Any]:
     """The cable of one is pulled, and put back."""
     with boxes.loads(*OWN) as loads:
         time.sleep(MARGIN_S)
-        boxes.site.hosts[number].cut()
-        cut_s = time.monotonic()
-        time.sleep(seconds)
-        boxes.site.hosts[number].restore()
+        with boxes.cut_off(number):
+            cut_s = time.monotonic()
+            time.sleep(seconds)
         whole_s = whole(boxes)
         back_s = time.monotonic()
     return {

@@ -114,7 +114,7 @@ def _targets(status: Answer) -> RenderableType:
         style, word = ("green", "up") if target["up"] else ("red", "down")
         what = _readiness(target) if ready else str(progress.get("text", ""))
         if breaker.get("state") == "open":
-            style, word, what = "yellow", "cut off", f"tried again by itself: {breaker['reason']}"
+            style, word, what = "yellow", "not used", f"tried again by itself: {breaker['reason']}"
         elif not ready and progress.get("total"):
             what += f"  {progress['done']}/{progress['total']}"
         table.add_row(

@@ -230,7 +230,7 @@ class TestStatus:
         told = {**STATUS, "targets": [eu, peer], "neighbours": neighbours}
         monkeypatch.setitem(globals(), "STATUS", told)
         out = laxity("status")[1]
-        assert re.search(r"eu +cut off +2 +tried again by itself: no answer", out)
+        assert re.search(r"eu +not used +2 +tried again by itself: no answer", out)
         assert re.search(r"box-b +down +0 +box box-b: no report came for 0.7 s", out)
         assert re.search(r"box-b +14.2 ms", out), "a box has no breaker, but a way"
         assert "this one serves its own callers alone" in out

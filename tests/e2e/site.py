@@ -26,6 +26,9 @@ from tests.workers.onnx_models import relu, save
 NAMES = ("box-a", "box-b", "box-c")
 CLOUD = "far"
 CLOUD_RTT_MS = 20.0
+START_S = 180
+"""Four agents that start at once on two cores take their time."""
+
 PORT = 8702
 GRPC_PORT = 8701
 BATCH = 4
@@ -81,6 +84,7 @@ def start_box(
         folder,
         models,
         host,
+        START_S,
         site="test",
         listen={"native": [f"unix://{folder}/s.sock", f"tcp://{host.address}:{PORT}"]},
         token_file=str(token),
@@ -100,6 +104,7 @@ def start_cloud(folder: Path, models: Path, host: Host, pace: Pace) -> RunningAg
         folder,
         models,
         host,
+        START_S,
         listen={"grpc": f"127.0.0.1:{GRPC_PORT}"},
         devices=pace.devices(2),
         profile={"max_batch": BATCH, "seconds": 1.0},
@@ -259,6 +264,15 @@ class BoxesAndCloud:
         assert self.agents[number].left_over() == []
         self.agents[number].close()
         self.agents[number] = self._started(number)
+
+    @contextmanager
+    def cut_off(self, number: int) -> Iterator[None]:
+        """Pulls the cable of a host for a while."""
+        self.site.hosts[number].cut()
+        try:
+            yield
+        finally:
+            self.site.hosts[number].restore()
 
     def status(self, number: int) -> dict[str, Any]:
         """What a box says."""

@@ -10,6 +10,8 @@ import pytest
 from tests.e2e.site import CLOUD, NAMES, BoxesAndCloud, Pace, SteadyLoad, seconds_until
 from tests.hosts import Site
 
+pytestmark = pytest.mark.timeout(300)
+
 BACK_S = 15
 """Within this all is whole again after a link's return."""
 
@@ -43,11 +45,10 @@ def went_on(load: SteadyLoad, part: float) -> None:
 
 
 def test_three_boxes_carry_together_what_comes_to_one_of_them(boxes: BoxesAndCloud) -> None:
-    boxes.site.hosts[3].cut()
-    seconds_until(lambda: not boxes.is_whole(), BACK_S)
-    with boxes.loads(0.7 * 3) as (load,):
-        time.sleep(8)
-    boxes.site.hosts[3].restore()
+    with boxes.cut_off(3):
+        seconds_until(lambda: not boxes.is_whole(), BACK_S)
+        with boxes.loads(0.7 * 3) as (load,):
+            time.sleep(8)
     assert set(load.targets) == {"cpu:0", "box-b/cpu:0", "box-c/cpu:0"}
     # One box with three devices is in time with all of it.
     assert load.endings["completed"] >= 0.9 * load.sent, load.endings
@@ -61,11 +62,10 @@ def test_the_cloud_takes_what_boxes_can_not_and_its_cut_costs_no_box_its_own_wor
     with boxes.loads(*parts) as loads:
         first = loads[0]
         seconds_until(lambda: first.targets[CLOUD] > 5, BACK_S)
-        boxes.site.hosts[3].cut()
-        seconds_until(lambda: not boxes.is_whole(), BACK_S)
-        time.sleep(CUT_S)
-        before = first.targets[CLOUD]
-        boxes.site.hosts[3].restore()
+        with boxes.cut_off(3):
+            seconds_until(lambda: not boxes.is_whole(), BACK_S)
+            time.sleep(CUT_S)
+            before = first.targets[CLOUD]
         seconds_until(boxes.is_whole, BACK_S)
         seconds_until(lambda: first.targets[CLOUD] > before, BACK_S)
     for load, part in zip(loads[1:], parts[1:], strict=True):
@@ -78,21 +78,19 @@ def test_a_box_whose_cable_is_cut_goes_on_alone_and_so_do_the_others(
 ) -> None:
     others = [number for number in range(3) if number != cut]
     with boxes.loads(*LOADS) as loads:
-        boxes.site.hosts[cut].cut()
-        end_s = time.monotonic() + CUT_S
-        seconds_until(lambda: boxes.status(cut)["neighbours"]["alone"], BACK_S)
-        seconds_until(lambda: all(boxes.states(n)[NAMES[cut]] != "up" for n in others), BACK_S)
-        assert not any(boxes.status(other)["neighbours"]["alone"] for other in others)
-        assert "serves its own callers alone" in boxes.laxity(cut, "status")
-        assert any("going on alone" in line for line in boxes.agents[cut].lines)
-        time.sleep(max(0.0, end_s - time.monotonic()))
-        boxes.site.hosts[cut].restore()
-        assert seconds_until(boxes.is_whole, BACK_S) < BACK_S
+        with boxes.cut_off(cut):
+            end_s = time.monotonic() + CUT_S
+            seconds_until(lambda: boxes.status(cut)["neighbours"]["alone"], BACK_S)
+            seconds_until(lambda: all(boxes.states(n)[NAMES[cut]] != "up" for n in others), BACK_S)
+            assert not any(boxes.status(other)["neighbours"]["alone"] for other in others)
+            assert "serves its own callers alone" in boxes.laxity(cut, "status")
+            assert any("going on alone" in line for line in boxes.agents[cut].lines)
+            time.sleep(max(0.0, end_s - time.monotonic()))
+        seconds_until(boxes.is_whole, BACK_S)
     for load, part in zip(loads, LOADS, strict=True):
         went_on(load, part)
 
 
-@pytest.mark.timeout(240)
 def test_killed_agents_cost_the_others_nothing_and_come_back(boxes: BoxesAndCloud) -> None:
     with boxes.loads(*LOADS) as loads:
         seconds_until(lambda: loads[0].targets["box-b/cpu:0"] > 0, BACK_S)
@@ -101,6 +99,8 @@ def test_killed_agents_cost_the_others_nothing_and_come_back(boxes: BoxesAndClou
         seconds_until(boxes.is_whole, BACK_S)
         done = loads[0].endings["completed"]
         seconds_until(lambda: loads[0].endings["completed"] > done, BACK_S)
+        for load in loads[1:]:
+            went_on(load, OWN)
         boxes.kill(1)
         seconds_until(lambda: boxes.states(0)["box-b"] != "up", BACK_S)
         time.sleep(3)
