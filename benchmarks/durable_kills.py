@@ -1,20 +1,25 @@
-"""Kills the process that keeps durable tasks at random moments, and counts what became of them.
+"""Kills what keeps durable tasks at random moments, and counts what became of them.
 
     python -m benchmarks.durable_kills --kills 200 --tasks 10000 --json FILE
+    python -m benchmarks.durable_kills --box real --life 4 --kills 200 --tasks 10000 --json FILE
 
-What is killed (SIGKILL) is `benchmarks.task_box`: the real native door, driver, policy, store and
-feeder in one process, without Ray around it. Its worker is a process of its own that stays, on the
-real link, with a device that only takes time; it writes down each number that it runs. Each task
-asks for twice a number of its own. A caller submits them one after the other, many in flight, and
-submits each again under its own id until it is acknowledged.
+By default what is killed (SIGKILL) is `benchmarks.task_box`: the real native door, driver,
+policy, store and feeder in one process, without Ray around it. Its worker is a process of its own
+that stays, on the real link, with a device that only takes time; it writes down what it runs.
+With `--box real` it is an `edge_agent` (`benchmarks.killed_agent`): mostly its scheduler actor,
+which Ray brings back, now and then its worker, or all of its processes, and it is started again.
+
+Each task has a number and a result that follows from it. A caller submits them one after the other,
+many in flight, as many in each life, and submits each again under its own id until it is
+acknowledged. A fifth of the lives end as soon as the door is open, while tasks are read from disk.
 
 SIGKILL loses what is in the process, not what the kernel holds: what a power cut leaves of the log
 is for tests/durable/test_database.py, which tears it at any byte.
 
 The figures: `acknowledged` tasks; `lost`, acknowledged but unknown or without a result afterwards;
 `wrong` results; `ended_twice`, tasks whose outcome changed once it was seen; `resubmitted`, sent
-again after an error (what a lost connection leaves open the client itself sends again);
-`run_again`, tasks that ran more than once, and `runs`, how often all were run.
+again after an error (what a lost connection leaves open the client itself sends again); without
+`--box real` also `run_again`, tasks that ran more than once, and `runs`, how often all were run.
 """
 
 from __future__ import annotations
@@ -34,11 +39,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from benchmarks.figures import write_figures
+from benchmarks.killed_agent import KilledAgent
 from benchmarks.task_box import MODEL, run_worker, serve
 from scheduler import AsyncClient, LaxityError, RequestEnded
 from scheduler.durable.records import Bounds
@@ -46,7 +52,42 @@ from scheduler.durable.records import Bounds
 IN_FLIGHT = 64
 DEADLINE_S = 24 * 3600.0
 FETCHED_AT_ONCE = 200
-READY_S = 60
+READY_S = 300
+EARLY, EARLY_S = 0.2, 0.2
+"""That share of lives ends so soon after the door is open."""
+
+
+class Victim(Protocol):
+    """What keeps tasks and is killed.
+
+    Attributes:
+        url: Of its native door.
+        model: What tasks ask for.
+    """
+
+    url: str
+    model: str
+
+    def inputs(self, number: int) -> dict[str, Any]:
+        """What a task asks with."""
+
+    def is_right(self, number: int, outputs: Any) -> bool:
+        """Whether that is what its result must be."""
+
+    def start(self) -> None:
+        """Starts what was killed and does not come back by itself."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+    def drain(self) -> None:
+        """Ends it as it is to be ended."""
+
+    def close(self) -> None:
+        """Ends what is left."""
+
+    def figures(self) -> dict[str, Any]:
+        """What it knows of how it went."""
 
 
 @dataclass(slots=True)
@@ -78,18 +119,29 @@ def with_its_parent(target: Callable[..., None], *arguments: Any) -> None:
 
 
 class KilledBox:
-    """The processes."""
+    """The scheduler's side of a box in one process, and a worker in another; a `Victim`."""
 
-    def __init__(self, folder: Path) -> None:
-        """Starts the worker."""
+    model = MODEL
+
+    def __init__(self, folder: Path, busy_ms: float) -> None:
+        """Starts the worker, for whose device a task takes so long."""
         self.folder = folder
         self.url = f"unix://{folder}/s.sock"
         self.log = folder / "runs.log"
+        self._busy_ms = busy_ms
         # Boxes are forked from a process that has imported everything: they start at once.
         self._forks = multiprocessing.get_context("forkserver")
         self._forks.set_forkserver_preload(["benchmarks.task_box"])
         self._worker = self._start(run_worker, folder / "w.sock", self.log)
         self._box: BaseProcess | None = None
+
+    def inputs(self, number: int) -> dict[str, Any]:
+        """What a task asks with."""
+        return {"x": np.array([number, self._busy_ms])}
+
+    def is_right(self, number: int, outputs: Any) -> bool:
+        """Whether that is what its result must be."""
+        return bool(outputs["y"][0] == 2 * number)
 
     def start(self) -> None:
         """Starts the box."""
@@ -121,29 +173,39 @@ class KilledBox:
                 process.kill()
                 process.join()
 
+    def figures(self) -> dict[str, Any]:
+        """How often tasks were run."""
+        runs = Counter(map(int, self.log.read_text().split()))
+        return {
+            "runs": sum(runs.values()),
+            "run_again": sum(count > 1 for count in runs.values()),
+            "most_runs": max(runs.values(), default=0),
+        }
+
 
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncIterator[AsyncClient]:
     """A client, once the box is there."""
     client = AsyncClient(url)
     try:
-        await client.connect(60)
+        await client.connect(READY_S)
         yield client
     finally:
         await client.close()
 
 
-async def submit_all(url: str, tasks: int, busy_ms: float, pace_s: float, tally: Tally) -> None:
-    """Submits every task until it is acknowledged, spread over the time of the kills."""
+async def submit_all(
+    box: Victim, tasks: int, allowed: asyncio.Semaphore, pace_s: float, tally: Tally
+) -> None:
+    """Submits every task until it is acknowledged, as many as are allowed by now."""
     pending = asyncio.Semaphore(IN_FLIGHT)
 
     async def submit(client: AsyncClient, number: int) -> None:
-        inputs = {"x": np.array([number, busy_ms])}
         try:
             for attempt in range(1_000_000):
                 options: Any = {"deadline_s": DEADLINE_S, "durable": True, "id": f"t{number}"}
                 try:
-                    await client.submit(MODEL, inputs, **options)
+                    await client.submit(box.model, box.inputs(number), **options)
                 except RequestEnded:
                     tally.counts["resubmitted"] += not attempt
                     await asyncio.sleep(0.05)
@@ -153,9 +215,10 @@ async def submit_all(url: str, tasks: int, busy_ms: float, pace_s: float, tally:
         finally:
             pending.release()
 
-    async with connected(url) as client:
+    async with connected(box.url) as client:
         waiting = []
         for number in range(tasks):
+            await allowed.acquire()
             await pending.acquire()
             waiting.append(asyncio.create_task(submit(client, number)))
             await asyncio.sleep(pace_s)
@@ -184,32 +247,46 @@ async def wait_for_models(url: str) -> None:
     """
     end_s = time.monotonic() + READY_S
     async with connected(url) as client:
-        while not (await client.models())["models"]:
+        while True:
+            # What is killed by now may still be the one that answers.
+            with contextlib.suppress(LaxityError, ConnectionError):
+                if (await client.models())["models"]:
+                    return
             if time.monotonic() > end_s:
                 raise RuntimeError(f"the box has no models after {READY_S} s; see what it wrote")
             await asyncio.sleep(0.01)
 
 
 async def kill_again_and_again(
-    box: KilledBox, kills: int, longest_s: float, submitting: asyncio.Task[None]
+    box: Victim,
+    kills: int,
+    longest_s: float,
+    allow: Callable[[int], None],
+    submitting: asyncio.Task[None],
 ) -> int:
     """Kills and starts the box; how many of the kills came while tasks were being submitted."""
     chance = random.Random(2)
     during = 0
     for kill in range(kills):
-        box.start()
-        await wait_for_models(box.url)
-        await asyncio.sleep(chance.uniform(0, longest_s))
+        await asyncio.to_thread(box.start)
+        if chance.random() < EARLY:
+            async with connected(box.url):
+                allow(kill)
+                await asyncio.sleep(chance.uniform(0, EARLY_S))
+        else:
+            await wait_for_models(box.url)
+            allow(kill)
+            await asyncio.sleep(chance.uniform(0, longest_s))
         during += not submitting.done()
-        box.kill()
+        await asyncio.to_thread(box.kill)
         if (kill + 1) % max(1, kills // 20) == 0:
             print(f"{kill + 1} of {kills} kills", file=sys.stderr, flush=True)
-    box.start()
+    await asyncio.to_thread(box.start)
     await wait_for_models(box.url)
     return during
 
 
-async def look_afterwards(url: str, tally: Tally) -> None:
+async def look_afterwards(box: Victim, tally: Tally) -> None:
     """Fetches every task that was acknowledged."""
     pending = asyncio.Semaphore(FETCHED_AT_ONCE)
 
@@ -221,37 +298,39 @@ async def look_afterwards(url: str, tally: Tally) -> None:
                 tally.counts["lost"] += 1
                 print(f"task {number}: {error!r}", file=sys.stderr)
                 return
-        tally.counts["wrong"] += bool(result["y"][0] != 2 * number)
+        tally.counts["wrong"] += not box.is_right(number, result)
         before = tally.seen.setdefault(number, result.outcome.value)
         tally.counts["ended_twice"] += before != result.outcome.value
 
-    async with connected(url) as client:
+    async with connected(box.url) as client:
         await asyncio.gather(*(fetch(client, number) for number in sorted(tally.acknowledged)))
         listed = await client.tasks(0)
         tally.counts["kept"] = sum(listed["counts"].values())
         tally.counts["completed"] = listed["counts"].get("completed", 0)
 
 
-async def measure(
-    folder: Path, kills: int, tasks: int, busy_ms: float, longest_s: float
-) -> dict[str, Any]:
+async def measure(box: Victim, kills: int, tasks: int, longest_s: float) -> dict[str, Any]:
     """Plays it all; the figures."""
     tally = Tally()
-    box = KilledBox(folder)
+    allowed = asyncio.Semaphore(0)
+
+    def allow(kill: int) -> None:
+        """Lets the next part of the tasks in, for all of which an average life has time."""
+        for _ in range((kill + 1) * tasks // kills - kill * tasks // kills):
+            allowed.release()
+
     started_s = time.monotonic()
     try:
-        submitting = asyncio.create_task(
-            submit_all(box.url, tasks, busy_ms, kills * longest_s / 2 / tasks, tally)
-        )
+        pace_s = kills * longest_s / 2 / tasks
+        submitting = asyncio.create_task(submit_all(box, tasks, allowed, pace_s, tally))
         watching = asyncio.create_task(watch(box.url, tasks, tally))
-        during = await kill_again_and_again(box, kills, longest_s, submitting)
+        during = await kill_again_and_again(box, kills, longest_s, allow, submitting)
         await submitting
         watching.cancel()
-        await look_afterwards(box.url, tally)
+        await look_afterwards(box, tally)
         box.drain()
     finally:
         box.close()
-    runs = Counter(map(int, box.log.read_text().split()))
     return {
         "kills": kills,
         "kills_while_submitting": during,
@@ -263,9 +342,7 @@ async def measure(
         "wrong": tally.counts["wrong"],
         "ended_twice": tally.counts["ended_twice"],
         "resubmitted": tally.counts["resubmitted"],
-        "runs": sum(runs.values()),
-        "run_again": sum(count > 1 for count in runs.values()),
-        "most_runs": max(runs.values(), default=0),
+        **box.figures(),
         "seconds": round(time.monotonic() - started_s, 1),
     }
 
@@ -273,16 +350,19 @@ async def measure(
 def main() -> int:
     """Measures, writes the figures, and fails where a promise was broken."""
     parser = argparse.ArgumentParser(description="kill -9 of the process that keeps the tasks")
+    parser.add_argument("--box", choices=("bare", "real"), default="bare", help="what is killed")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--tasks", type=int, default=10_000)
-    parser.add_argument("--busy", type=float, default=10.0, help="device time of a task, in ms")
+    parser.add_argument(
+        "--busy", type=float, default=10.0, help="device time of a task, in ms (bare)"
+    )
     parser.add_argument("--life", type=float, default=1.0, help="the longest life, in seconds")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="laxity-kills-") as name:
-        found = asyncio.run(
-            measure(Path(name), arguments.kills, arguments.tasks, arguments.busy, arguments.life)
-        )
+        real = arguments.box == "real"
+        box = KilledAgent(Path(name)) if real else KilledBox(Path(name), arguments.busy)
+        found = asyncio.run(measure(box, arguments.kills, arguments.tasks, arguments.life))
     write_figures(found, arguments.json)
     all_there = found["acknowledged"] == found["completed"] == found["kept"] == found["tasks"]
     broken = found["lost"] + found["wrong"] + found["ended_twice"]

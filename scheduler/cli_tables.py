@@ -110,16 +110,19 @@ def _targets(status: Answer) -> RenderableType:
     for target in targets:
         progress = target.get("progress", {})
         ready = progress.get("text") == "ready"
+        breaker = target.get("breaker", {})
         style, word = ("green", "up") if target["up"] else ("red", "down")
-        what = "" if ready else str(progress.get("text", ""))
-        if not ready and progress.get("total"):
+        what = _readiness(target) if ready else str(progress.get("text", ""))
+        if breaker.get("state") == "open":
+            style, word, what = "yellow", "not used", f"tried again by itself: {breaker['reason']}"
+        elif not ready and progress.get("total"):
             what += f"  {progress['done']}/{progress['total']}"
         table.add_row(
             target["id"],
             Text(word, style=style),
             str(target.get("runs", "")),
             str(target.get("pid") or ""),
-            Text(_readiness(target) if ready else what, style="" if ready else "yellow"),
+            Text(what, style="" if ready and style == "green" else "yellow"),
         )
     return table
 
@@ -129,13 +132,13 @@ def _ways(targets: Sequence[Answer]) -> Table:
     figures = ("at once", "round trip", "jitter", "lost", "Mbit/s", "spent")
     table = plain_table("way to", "breaker", *figures, "budget", right=figures)
     for target in targets:
-        way, breaker, spending = target["way"], target["breaker"], target.get("spending")
-        state = breaker["state"]
+        way, spending = target["way"], target.get("spending")
+        state = target["breaker"]["state"] if "breaker" in target else ""  # a box has none
         mbps = way["bandwidth_mbps"]
         table.add_row(
             target["id"],
             Text(state, style="" if state == "closed" else "bold yellow"),
-            str(target["limit"]),
+            str(target.get("limit", "")),
             f"{figure(way['round_trip_ms'])} ms",
             f"{figure(way['jitter_ms'])} ms",
             percent(way["loss"]),
@@ -182,10 +185,18 @@ def _cache(cache: Answer) -> Text:
     return line
 
 
+_MEMBER_STATES = {
+    "suspected": "suspected: silent, is sent nothing",
+    "gone": "gone: silent for long, is called again and again",
+    "left": "left: it was stopped",
+}
+
+
 def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[RenderableType]:
     """The other boxes of the site, and what was sent there."""
     if neighbours["alone"]:
-        yield Text("No other box is heard: this one goes on alone.", style="bold yellow")
+        alone = "No other box is heard: this one serves its own callers alone, and tries again."
+        yield Text(alone, style="bold yellow")
     if not neighbours["members"]:
         return
     sent = {target["id"]: target for target in targets}
@@ -195,7 +206,10 @@ def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[Renderab
         heard_s, link = member["heard_s"], sent.get(member["name"], {})
         table.add_row(
             member["name"],
-            Text(member["state"], style="green" if member["state"] == "up" else "yellow"),
+            Text(
+                _MEMBER_STATES.get(member["state"], member["state"]),
+                style="green" if member["state"] == "up" else "yellow",
+            ),
             "never" if heard_s is None else f"{duration(heard_s)} ago",
             f"{link.get('forwarded', 0):,}",
             f"{link.get('refused', 0):,}",

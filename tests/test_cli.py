@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,6 +213,31 @@ class TestStatus:
 
     def test_json(self, box, laxity):
         assert json.loads(laxity("status", "--json")[1]) == STATUS
+
+    def test_a_box_that_is_cut_off(self, box, laxity, monkeypatch):
+        targets: Any = STATUS["targets"]
+        eu = {**targets[-1], "breaker": {"state": "open", "reason": "no answer"}}
+        why = "box box-b: no report came for 0.7 s"
+        peer = {
+            "id": "box-b",
+            "up": False,
+            "runs": 0,
+            "forwarded": 12,
+            "refused": 3,
+            "progress": {"done": 0, "total": 0, "text": why},
+            "way": {**eu["way"], "bandwidth_mbps": None},
+        }
+        member = {"name": "box-b", "address": "tcp://10.0.0.8:8702", "state": "suspected"}
+        neighbours = {"box": "box-a", "alone": True, "members": [{**member, "heard_s": 3.2}]}
+        told = {**STATUS, "targets": [eu, peer], "neighbours": neighbours}
+        monkeypatch.setitem(globals(), "STATUS", told)
+        out = laxity("status")[1]
+        assert re.search(r"eu +not used +2 +tried again by itself: no answer", out)
+        assert re.search(r"box-b +down +0 +box box-b: no report came for 0.7 s", out)
+        assert re.search(r"box-b +14.2 ms", out), "a box has no breaker, but a way"
+        assert "this one serves its own callers alone" in out
+        silent = r"box-b +suspected: silent, is sent nothing +3 s ago +12 +3 +tcp"
+        assert re.search(silent, out)
 
     def test_what_the_cache_did(self, box, laxity, monkeypatch):
         link = {"url": "redis://r:1/0", "open": True, "problem": "", "p95_ms": 0.3}

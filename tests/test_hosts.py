@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.hosts import Host, HostsNotPermitted, Site, why_no_hosts
+from tests.hosts import Host, HostsNotPermitted, Site
 
 PATIENCE_S = 30
 
@@ -39,10 +39,8 @@ print(time.monotonic() - began)
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    if reason := why_no_hosts():
-        pytest.skip(reason)
-    with Site(2) as made:
+def site(new_site: Callable[[int], Site]) -> Iterator[Site]:
+    with new_site(2) as made:
         yield made
 
 
@@ -90,10 +88,8 @@ def test_a_cut_cable_carries_nothing_until_it_is_back(site, door, end):
     seconds(site)
 
 
-def test_a_limit_is_kept():
-    if reason := why_no_hosts():
-        pytest.skip(reason)
-    with Site(2) as site:
+def test_a_limit_is_kept(new_site):
+    with new_site(2) as site:
         try:
             site.hosts[1].limit(20)
         except HostsNotPermitted as error:
@@ -109,9 +105,7 @@ def test_a_limit_is_kept():
     assert 0.35 < took_s < 2
 
 
-def test_nothing_is_left_of_a_killed_test():
-    if reason := why_no_hosts():
-        pytest.skip(reason)
+def test_nothing_is_left_of_a_killed_test(new_site):
     script = "from tests.hosts import *; s = Site(2); print(s._switch[2], flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -44,6 +44,9 @@ def why_unavailable(kind: RequestClass, targets: Targets) -> str:
     wanted = f"model {kind.model!r}" + (f" variant {kind.variant!r}" if kind.variant else "")
     away = [t for t in targets.values() if t.usable(kind)]
     if not away:
+        tensors = kind.model, kind.shapes
+        if small := [t.spec.id for t in targets.values() if tensors in t.spec.too_large]:
+            return f"inputs that large for {wanted} are refused by {', '.join(small)}"
         return f"no target has {wanted} ready"
     names = ", ".join(t.spec.id for t in away)
     how = "takes no batch in time" if any(t.up for t in away) else "is down"

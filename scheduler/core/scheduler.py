@@ -160,8 +160,13 @@ class Scheduler:
 
     def _on_batch_failed(self, event: BatchFailed) -> None:
         run = self.runs.pop(event.run_id)
-        self.targets[run.target_id].end(run, self.now_ns, event.started)
+        target = self.targets[run.target_id]
+        target.end(run, self.now_ns, event.started)
         self._retry(run, event.reason, event.started)
+        if target.spec.too_large:
+            records = self.ledger.records
+            own = [records[i] for i in run.request_ids if i in records and records[i].queued]
+            self._end_unservable(own, event.reason)
 
     def _on_target_up(self, event: TargetUp) -> None:
         """Takes a target in.
@@ -185,10 +190,7 @@ class Scheduler:
         target.returns_ns = None if back_ns is None else self.now_ns + back_ns
         self._fleet_changed()
         self._lose_runs(target, event.reason, event.blameless)
-        for record in self.ledger.queued():
-            if not servable(record.request, self.targets):
-                reason = f"{why_unavailable(record.request.kind, self.targets)}: {event.reason}"
-                self._finish(record, Outcome.UNAVAILABLE, reason)
+        self._end_unservable(self.ledger.queued(), event.reason)
 
     def _on_target_report(self, event: TargetReport) -> None:
         target = self.targets[event.target_id]
@@ -213,6 +215,13 @@ class Scheduler:
 
     def _on_woken(self, _event: Woken) -> None:
         self.armed_ns = None
+
+    def _end_unservable(self, queued: list[Record], reason: str) -> None:
+        """Ends those of what waits that no target can serve any more."""
+        for record in queued:
+            if not servable(record.request, self.targets):
+                why = f"{why_unavailable(record.request.kind, self.targets)}: {reason}"
+                self._finish(record, Outcome.UNAVAILABLE, why)
 
     # -- requests and runs
 

@@ -10,6 +10,9 @@ from scheduler.core.latency import Calibration, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass
 
+Tensors = tuple[str, tuple[tuple[int, ...], ...]]
+"""A model and the shapes of a request's inputs, as in `RequestClass`; all such are of one size."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
@@ -29,6 +32,7 @@ class TargetSpec:
             byte of its tensors. Two numbers, of which the second may be a fraction.
         peer: Whether it is another box's scheduler: what is known of it is a report of some age,
             and others send there too.
+        too_large: Requests with such tensors are more than it takes.
 
     Raises:
         ValueError: It could never run anything.
@@ -44,6 +48,7 @@ class TargetSpec:
     width: int = 1
     transfer_ns: tuple[int, float] = (0, 0.0)
     peer: bool = False
+    too_large: tuple[Tensors, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses what could never run anything."""
@@ -157,6 +162,9 @@ class TargetState:
     def usable(self, kind: RequestClass) -> list[Offer]:
         """The offers that serve a class, in the owner's order of preference."""
         if kind.local and self.spec.remote:
+            return []
+        too_large = self.spec.too_large
+        if too_large and (kind.model, kind.shapes) in too_large:
             return []
         offers = self.offers.get(kind.model, [])
         if kind.variant is None:

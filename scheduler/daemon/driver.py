@@ -233,7 +233,8 @@ class Driver:
         way = self._ways.get(target_id)
         if way is None:
             return
-        way.progress = (0, 0, "restarting")
+        # Ray brings a worker back; what is beyond a link that broke is only out of reach.
+        way.progress = (0, 0, reason if blameless else "restarting")
         if back_ns is None:
             back_ns = way.away_ns
         if self._lose(target_id, TargetDown(target_id, reason, back_ns, blameless)):

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
-from scheduler.core.targets import TargetSpec
+from scheduler.core.targets import TargetSpec, Tensors
 from scheduler.journal_format.words import (
     MAGIC,
     REST_NAMES,
@@ -114,7 +114,14 @@ def target_from(named: Any) -> TargetSpec:
     """The target with these fields; raises some of `BROKEN` where there is none."""
     for name, kind in (("id", str), ("slots", int), ("lead_ns", int)):
         checked(named[name], kind)
-    return TargetSpec(**{**_frozen(named), "offers": tuple(map(offer_from, named["offers"]))})
+    offers = tuple(map(offer_from, named["offers"]))
+    too_large = tuple(_tensors(*each) for each in named.get("too_large", ()))
+    return TargetSpec(**{**_frozen(named), "offers": offers, "too_large": too_large})
+
+
+def _tensors(model: Any, shapes: Any) -> Tensors:
+    sizes = tuple(tuple(checked(size, int) for size in shape) for shape in shapes)
+    return checked(model, str), sizes
 
 
 def _frozen(named: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,11 +125,17 @@ class Box(RuleBasedStateMachine):
         self.watch.handle(TargetReport(names[pick % len(names)], (news,)), self.now_ns)
 
     @precondition(lambda self: self.watch.scheduler.targets)
-    @rule(pick=PICK, slots=st.integers(1, 4), closed_ms=st.integers(0, 30))
-    def target_changed(self, pick: int, slots: int, closed_ms: int) -> None:
+    @rule(pick=PICK, slots=st.integers(1, 4), closed_ms=st.integers(0, 30), is_small=st.booleans())
+    def target_changed(self, pick: int, slots: int, closed_ms: int, is_small: bool) -> None:
         targets = self.watch.scheduler.targets
         spec = targets[sorted(targets)[pick % len(targets)]].spec
-        changed = replace(spec, slots=slots, width=min(spec.width, slots), cost_per_request=slots)
+        changed = replace(
+            spec,
+            slots=slots,
+            width=min(spec.width, slots),
+            cost_per_request=slots,
+            too_large=(("a", ()),) if is_small else (),
+        )
         self.watch.handle(TargetChanged(changed, closed_ms * MS), self.now_ns)
 
     # -- what the owner does

@@ -186,6 +186,22 @@ def test_a_target_that_changes_keeps_its_runs_and_what_was_learned(box):
     assert changed.curve(offer()).predict(1, 0.99) == 800 * MS
 
 
+def test_what_is_too_large_for_every_target_ends_and_what_is_not_goes_elsewhere(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 90), request(2, 90))
+    box.handle(TargetChanged(replace(target(), too_large=(("m", ()),))), 1 * MS)
+    said = box.handle(BatchFailed(1, "it is too much", started=False), 1 * MS)
+    assert outcomes(said) == {1: Outcome.UNAVAILABLE, 2: Outcome.UNAVAILABLE}
+    assert (
+        "inputs that large for model 'm' are refused by cpu:0: it is too much"
+        in of(Finish, said)[0].reason
+    )
+    assert outcomes(submit(box, request(3, 90), at_ms=2)) == {3: Outcome.UNAVAILABLE}
+    box.handle(TargetUp(target("gpu:0")), 3 * MS)
+    (sent,) = of(Dispatch, submit(box, request(4, 90), at_ms=3))
+    assert sent.target_id == "gpu:0"
+
+
 def test_a_refused_run_costs_no_attempt_and_keeps_company(box):
     box.handle(TargetUp(target()), 0)
     submit(box, request(1, 90), request(2, 90))

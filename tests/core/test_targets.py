@@ -117,6 +117,14 @@ def test_offers_come_in_the_order_of_preference_and_a_caller_may_insist():
     assert many.usable(RequestClass("other")) == []
 
 
+def test_what_is_too_large_is_no_use_there():
+    small = TargetState(replace(target("t", FIVE), too_large=(("m", ((3, 9),)),)))
+    small.add_offers([FIVE])
+    assert small.usable(RequestClass("m", "v", ((3, 9),), alone=4)) == []
+    assert small.usable(RequestClass("m", "v", ((3, 8),))) == [FIVE]
+    assert small.usable(RequestClass("n", "v", ((3, 9),))) == []
+
+
 def test_a_target_has_a_slot():
     with pytest.raises(ValueError, match="slots"):
         TargetSpec("t", (FIVE,), slots=0)

@@ -34,7 +34,7 @@ from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.targets import TargetSpec, Tensors
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds, open_part
 from scheduler.daemon.submission import Submission
@@ -73,6 +73,10 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     tuple[tuple[int, ...], ...]: st.lists(st.lists(NUMBERS, max_size=3).map(tuple), max_size=3).map(
         tuple
     ),
+    tuple[Tensors, ...]: st.lists(
+        st.tuples(TEXTS, st.lists(st.lists(NUMBERS, max_size=3).map(tuple), max_size=3).map(tuple)),
+        max_size=2,
+    ).map(tuple),
     Outcome: st.sampled_from(Outcome),
 }
 """Values for fields of each type; a field that the format forgets makes the round trip fail."""

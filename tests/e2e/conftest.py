@@ -5,32 +5,16 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
 from tests.e2e.running_agent import RunningAgent
-from tests.workers.onnx_models import constant, gather, model, relu, save, tensor, two_by_two
+from tests.workers.onnx_models import gather, relu, save, slow, two_by_two
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "/e2e/" in item.path.as_posix():
             item.add_marker(pytest.mark.e2e)
-
-
-def slow(width: int = 512, layers: int = 16) -> onnx.ModelProto:
-    """Some tens of milliseconds of matrix products on one core, whatever the input."""
-    weights = constant("w", np.eye(width, dtype=np.float32))
-    nodes, last = [helper.make_node("Expand", ["x", "shape"], ["h0"])], "h0"
-    for layer in range(1, layers + 1):
-        nodes.append(helper.make_node("MatMul", [last, "w"], [f"h{layer}"]))
-        last = f"h{layer}"
-    nodes.append(helper.make_node("ReduceMax", [last], ["y"], axes=[1, 2], keepdims=0))
-    ends = [tensor("x", "float32", ["N", 1, 1])], [tensor("y", "float32", ["N"])]
-    shape = constant("shape", np.array([1, width, width]))
-    return model(nodes, *ends, [weights, shape])
 
 
 @pytest.fixture(scope="session")

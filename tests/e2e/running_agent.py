@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import signal
@@ -61,11 +62,17 @@ class RunningAgent:
         folder: For its configuration, socket and state.
         models: The model repository.
         host: Where it runs; None is this machine.
+        patience_s: How long it may take to get ready.
         settings: More keys of the configuration.
     """
 
     def __init__(
-        self, folder: Path, models: Path, host: Host | None = None, **settings: Any
+        self,
+        folder: Path,
+        models: Path,
+        host: Host | None = None,
+        patience_s: float = 90,
+        **settings: Any,
     ) -> None:
         self.folder = folder
         self.url = f"unix://{folder}/s.sock"
@@ -93,7 +100,7 @@ class RunningAgent:
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        if not self._ready.wait(90) or self.process.poll() is not None:
+        if not self._ready.wait(patience_s) or self.process.poll() is not None:
             self.close()
             raise AssertionError("the agent did not get ready:\n" + "".join(self.lines))
 
@@ -134,8 +141,11 @@ class RunningAgent:
 
     def close(self) -> None:
         """Ends whatever is left, whatever happened."""
-        for process in self.processes():
-            process.kill()
+        while alive := self.processes():  # Ray may have been starting one more
+            for process in alive:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(alive)
         self.process.wait()
         self._reader.join()
         assert self.process.stdout is not None

@@ -17,7 +17,7 @@ import pytest
 
 from scheduler.tenants import new_token
 from tests.e2e.running_agent import RunningAgent
-from tests.hosts import Host, Site, why_no_hosts
+from tests.hosts import Host, Site
 from tests.workers.onnx_models import relu, save
 
 PATIENCE_S = 60
@@ -117,10 +117,8 @@ class Caller:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    if reason := why_no_hosts():
-        pytest.skip(reason)
-    with Site(3) as made:
+def site(new_site: Callable[[int], Site]) -> Iterator[Site]:
+    with new_site(3) as made:
         yield made
 
 
@@ -143,7 +141,11 @@ def agents(
         token_file.touch(0o600)
         token_file.write_text(token)
         listen = {"native": f"tcp://{host.address}:{PORT}"}
-        options = {"listen": listen, "token_file": str(token_file), "profile": {"max_batch": 1}}
+        options: dict[str, Any] = {
+            "listen": listen,
+            "token_file": str(token_file),
+            "profile": {"max_batch": 1},
+        }
         return RunningAgent(folder, models, host, **options)
 
     with ThreadPoolExecutor() as pool:

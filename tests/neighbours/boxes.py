@@ -147,6 +147,7 @@ class Box:
         policy: tuple[str, dict[str, Any]] = ("goodput", {}),
         token: str = TOKEN,
         site: str = "line-3",
+        body_bytes: int = 1_000,
     ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -154,12 +155,12 @@ class Box:
         self.name = name
         self.join: list[Address] = []
         self.joins_itself = False
-        self.token, self.site = token, site
+        self.token, self.site, self.body_bytes = token, site, body_bytes
         self.cable = Cable()
         # Monotonic clocks of two machines never agree.
         offset_ns = random.Random(name).randrange(10**15)
         self.driver = Driver(policy, clock_ns=lambda: loop.time_ns() + offset_ns)
-        rules = DoorRules(site, ACCESS, FrameLimits(), 64, 10**12)
+        rules = DoorRules(site, ACCESS, FrameLimits(body_bytes=body_bytes), 64, 10**12)
         self.door = NativeDoor(self.driver, rules, self.driver.status)
         models = {"m": "d"} if models is None else models
         self.device = MadeUpDevice("cpu:0", models, self.driver, loop)
@@ -186,7 +187,7 @@ class Box:
     async def start_again(self) -> None:
         """A new life of a box that crashed, elsewhere but with the same name and device."""
         ran, join = self.device.ran, self.join
-        fresh = Box(self.name, self.device.models)
+        fresh = Box(self.name, self.device.models, body_bytes=self.body_bytes)
         fresh.endings, fresh.places, fresh.asked = self.endings, self.places, self.asked
         self.__dict__.update(fresh.__dict__)
         self.join, self.device.ran = join, ran

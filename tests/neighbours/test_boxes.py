@@ -144,6 +144,24 @@ async def test_a_model_of_the_same_name_but_with_other_files_is_not_the_same():
 
 
 @virtually
+async def test_what_is_too_large_for_another_box_is_not_sent_there():
+    async with site(Box("a"), Box("b", models={"m": "d", "n": "d"}, body_bytes=15)) as (a, b):
+        await a.load(1.5 * CAPACITY, 1, 300)
+        assert set(a.places) == {"cpu:0"}
+        assert (forwarded(a), b.device.ran) == (0, 0)
+        (told,) = (target for target in a.driver.status()["targets"] if target["id"] == "b")
+        assert (told["too_large"], told["refused"]) == ([{"model": "m", "shapes": ((4,),)}], 0)
+        a.ask(300, model="n")
+        await until(lambda: a.endings["unavailable"] == 1)
+        await b.crash()
+        b.body_bytes = 16
+        await b.start_again()
+        await until(lambda: whole(b, (a, b)) and a.driver.core.targets["b"].up)
+        await a.load(1.5 * CAPACITY, 1, 300)
+        assert a.places["b/cpu:0"] > 0, "the next life of a box is asked anew"
+
+
+@virtually
 async def test_a_box_that_dies_under_load_costs_no_request_its_end_and_comes_back():
     a, b, _ = boxes = [Box(name) for name in "abc"]
     async with site(*boxes):

@@ -46,6 +46,19 @@ def relu(batch: Dim = "N", width: int = 3) -> onnx.ModelProto:
     return model([node], [tensor("x", "float32", shape)], [tensor("y", "float32", shape)])
 
 
+def slow(width: int = 512, layers: int = 16) -> onnx.ModelProto:
+    """`y` is `x` [N, 1, 1] as [N], after tens of milliseconds of matrix products on one core."""
+    weights = constant("w", np.eye(width, dtype=np.float32))
+    nodes, last = [helper.make_node("Expand", ["x", "shape"], ["h0"])], "h0"
+    for layer in range(1, layers + 1):
+        nodes.append(helper.make_node("MatMul", [last, "w"], [f"h{layer}"]))
+        last = f"h{layer}"
+    nodes.append(helper.make_node("ReduceMax", [last], ["y"], axes=[1, 2], keepdims=0))
+    ends = [tensor("x", "float32", ["N", 1, 1])], [tensor("y", "float32", ["N"])]
+    shape = constant("shape", np.array([1, width, width]))
+    return model(nodes, *ends, [weights, shape])
+
+
 def passes_on(dtype: str) -> onnx.ModelProto:
     """`y` holds the values of `x` [N, 4] as [N, 2, 2]; of booleans, their negation."""
     ends = [tensor("x", dtype, ["N", 4])], [tensor("y", dtype, ["N", 2, 2])]

@@ -28,6 +28,9 @@ class Fault(enum.Enum):
     INVALID = "invalid"
     """The server says that there is something wrong with the request itself."""
 
+    TOO_LARGE = "too large"
+    """The request is more than the server takes; it ran nothing."""
+
     GONE = "gone"
     """The server has no such model, or not for this box."""
 

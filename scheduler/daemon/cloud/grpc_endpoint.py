@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,10 @@ _FAULTS = {
     grpc.StatusCode.UNAUTHENTICATED: Fault.GONE,
     grpc.StatusCode.PERMISSION_DENIED: Fault.GONE,
 }
+
+_SIZE_STATUSES = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE)
+_TOO_LARGE = re.compile("larger than max|exceeds maximum size|too large")
+"""How the gRPC libraries say that a message is: those of C++ and Go, of Java, of Rust."""
 
 _DEADLINE_HERE = "Deadline Exceeded"
 """What the library itself says when no answer came; a server's own words are others."""
@@ -194,8 +199,9 @@ def _remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
     status, details = error.code(), error.details() or ""
     trailing = dict(error.trailing_metadata() or ())
     fault = _FAULTS.get(status, Fault.FAILED)
-    if fault is Fault.REFUSED and "larger than max" in details:
-        fault = Fault.FAILED  # said by the library here, of an answer beyond `answer_bytes`
+    if status in _SIZE_STATUSES and _TOO_LARGE.search(details):
+        # Said by the library here it is of an answer beyond `answer_bytes`.
+        fault = Fault.FAILED if "CLIENT:" in details else Fault.TOO_LARGE
     elif fault is Fault.EXPIRED and details == _DEADLINE_HERE:
         fault = Fault.SILENT
     elif fault is Fault.UNREACHABLE and trailing.get("laxity-code") == "unavailable":

@@ -31,7 +31,7 @@ _FAULTS = {
     403: Fault.GONE,
     404: Fault.GONE,
     408: Fault.EXPIRED,
-    413: Fault.INVALID,
+    413: Fault.TOO_LARGE,
     415: Fault.INVALID,
     422: Fault.INVALID,
     429: Fault.REFUSED,

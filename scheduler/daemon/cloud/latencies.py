@@ -49,8 +49,17 @@ class Latencies:
         self._samples: dict[int, deque[int]] = {
             size: deque(known.get(size, ()), SAMPLES) for size in self._sizes
         }
+        self._largest = self._sizes[-1]
         self._offered: dict[int, int] = {}
         self._back_ns = 0
+
+    def refuse(self, size: int) -> None:
+        """Offers only smaller batches than those of so many items, 2 or more, from now on."""
+        self._largest = min(self._largest, size // 2)
+
+    def allow_all(self) -> None:
+        """Takes back what was refused."""
+        self._largest = self._sizes[-1]
 
     @property
     def is_known(self) -> bool:
@@ -72,6 +81,8 @@ class Latencies:
         """What it can be counted on for from now on, with the way back."""
         ladder = {1: tuple(sorted(self._samples[1]))}
         for size in self._sizes[1:]:
+            if size > self._largest:
+                break
             samples = self._samples[size]
             if len(samples) < _ENOUGH:
                 ladder[size] = tuple([int(_NEXT * sample) for sample in ladder[size // 2]])
@@ -95,7 +106,7 @@ class Latencies:
             if apart_ns > _MATERIAL * (offered_ns + self._back_ns):
                 return True
             larger = 2 * size
-            if larger in self._samples and larger not in self._offered:
+            if larger <= self._largest and larger not in self._offered:
                 return True
         return False
 

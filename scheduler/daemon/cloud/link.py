@@ -163,6 +163,7 @@ class CloudLink:
             "limit": self._standing.limit.value,
             "way": self._meter.describe(),
             "spending": self._purse.describe(),
+            "too_large": self._standing.too_large.describe(),
         }
 
     # -- finding and watching the server
@@ -305,6 +306,7 @@ class CloudLink:
         closed = self._breaker.succeeded()
         self._listener.on_done(run.id, results, execute_ns)
         if closed:
+            log.info("cloud breaker closed", target=self._id)
             self._standing.open()
         else:
             self._standing.tell_changes()
@@ -329,6 +331,11 @@ class CloudLink:
                 self._listener.on_not_run(run_id, reason)
             case Fault.SILENT:
                 self._failed(reason)
+                self._listener.on_not_run(run_id, reason)
+            case Fault.TOO_LARGE:
+                self._heard_ns = time.monotonic_ns()
+                self._purse.refund(cost)
+                self._standing.refused_size(run.requests[0].kind, len(run.requests))
                 self._listener.on_not_run(run_id, reason)
             case Fault.GONE:
                 self._outdated = True

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import structlog
+
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.cloud.latencies import Latencies
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.ways.breaker import Breaker, BreakerState
 from scheduler.daemon.ways.limit import Least, VegasLimit
 from scheduler.daemon.ways.meter import WayMeter
+from scheduler.daemon.ways.sizes import RefusedSizes
 
 FIRST_LIMIT = 8
 """Batches at once, until the limit has found its own way."""
@@ -22,6 +26,8 @@ _TELL_NS = 100_000_000
 
 _OFFER_NS = 2_000_000_000
 """The same of latencies: the core drops what it has learned of an offer that is replaced."""
+
+log = structlog.get_logger()
 
 
 class Standing:
@@ -36,6 +42,7 @@ class Standing:
     Attributes:
         limit: How many batches at once.
         latencies: How long they take there, by model.
+        too_large: Single requests that are more than it takes.
     """
 
     def __init__(
@@ -44,6 +51,7 @@ class Standing:
         """Knows no model yet."""
         self.limit = VegasLimit(FIRST_LIMIT, config.max_concurrency)
         self.latencies: Mapping[str, Latencies] = {}
+        self.too_large = RefusedSizes()
         self._config = config
         self._breaker = breaker
         self._meter = meter
@@ -58,6 +66,7 @@ class Standing:
         """The server is there, with these models."""
         self.latencies = latencies
         self._closed_until_ns = 0
+        self.too_large.clear()
         self._meter.moved()
         self._make_offers(time.monotonic_ns())
         self._listener.on_up(self._spec())
@@ -83,6 +92,15 @@ class Standing:
         least_ns = self._least.observe((model, size), execute_ns, time.monotonic_ns())
         self.limit.observe(way_ns + execute_ns, way_ns + least_ns, in_flight)
         self.latencies[model].observe(size, left_ns)
+
+    def refused_size(self, kind: RequestClass, count: int) -> None:
+        """So many at once were more than the server takes: fewer are sent from now on, or none."""
+        if count > 1:
+            self.latencies[kind.model].refuse(count)
+        elif self.too_large.add(kind):
+            log.info("requests too large for a cloud", target=self._config.name, model=kind.model)
+        self._make_offers(time.monotonic_ns())
+        self.tell()
 
     # -- telling
 
@@ -110,8 +128,11 @@ class Standing:
         self.tell()
 
     def open(self) -> None:
-        """Takes batches again."""
+        """Takes batches again, maybe larger ones than before: it may have been started anew."""
         self._closed_until_ns = 0
+        self.too_large.clear()
+        for each in self.latencies.values():
+            each.allow_all()
         self.tell()
 
     def _allowed(self) -> int:
@@ -134,4 +155,5 @@ class Standing:
             cost_per_s=self._config.cost_per_s,
             remote=True,
             transfer_ns=self._meter.transfer_ns(),
+            too_large=self.too_large.tensors,
         )

@@ -43,6 +43,13 @@ RETRY_MS = 20
 MESSAGES = frozenset(("peer", "leave", "ping"))
 """What other boxes say at the native door."""
 
+_NEWS = {
+    "up": "another box is heard",
+    "suspected": "another box is silent; it is sent nothing",
+    "gone": "another box is gone; it is called again and again",
+    "left": "another box was stopped",
+}
+
 log = structlog.get_logger()
 
 
@@ -361,12 +368,14 @@ class Neighbours:
         states = {member.who.box: member.state(now_ns) for member in self._members}
         for box, state in states.items():
             if self._states.get(box) != state:
-                log.info("box of the site", box=box, state=state)
+                (log.warning if state == "gone" else log.info)(_NEWS[state], box=box, state=state)
         self._states = {**states}
         alone = self._is_alone(now_ns)
         if alone != self._alone:
             self._alone = alone
-            word = "no other box is heard; going on alone" if alone else "other boxes are heard"
+            word = (
+                "no other box is heard; going on alone" if alone else "other boxes are heard again"
+            )
             (log.warning if alone else log.info)(word, members=len(self._members))
 
     def _is_alone(self, now_ns: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.neighbours.report import Row, room_for
+from scheduler.daemon.ways.sizes import RefusedSizes
 from workers.link import ModelCard, card_from
 
 MATERIAL = 1.25
@@ -36,11 +37,13 @@ class PeerKnowledge:
 
     Attributes:
         learned: Whether an answer came since the target was last taken anew.
+        too_large: What is more than it takes, by what it said as it was met.
     """
 
     def __init__(self, box: str, has_same: Callable[[ModelCard], bool]) -> None:
         """Nothing was said yet."""
         self.learned = False
+        self.too_large = RefusedSizes()
         self._box = box
         self._has_same = has_same
         self._cards: list[ModelCard] = []
@@ -106,6 +109,7 @@ class PeerKnowledge:
             width=max(1, room),
             transfer_ns=transfer_ns,
             peer=True,
+            too_large=self.too_large.tensors,
         )
 
     def _offer(self, row: Row) -> Offer:

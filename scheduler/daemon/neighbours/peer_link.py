@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Protocol
 
+import structlog
+
 from scheduler import wire
 from scheduler.address import parse_address
 from scheduler.backoff import Backoff
@@ -37,6 +39,8 @@ LEAST_HOLD_NS, LONGEST_HOLD_NS = 2_000_000, 200_000_000
 
 REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
 """How another box says that it does not take a request."""
+
+log = structlog.get_logger()
 
 
 class Introducer(Protocol):
@@ -143,6 +147,7 @@ class PeerLink:
         )
         self._connection = connection
         self._leaving = connection.draining
+        self._known.too_large.clear()
         self._heard_ns = self._clock_ns()
         self._pinged_ns = 0
         connection.send(wire.encode(self._introducer.introduction(connection)))
@@ -186,9 +191,9 @@ class PeerLink:
         if self._connection is None:
             return
         if self._up and now_ns - self._reported_ns > SUSPECT_NS:
-            self._lose("no report came")
+            self._lose(f"no report came for {SUSPECT_NS / 1e9:g} s")
         if now_ns - self._heard_ns > SILENT_NS:
-            self._reason = "nothing was heard"
+            self._reason = f"nothing was heard for {SILENT_NS / 1e9:g} s"
             self._broken.set()
         elif not self._pinged_ns:
             self._pinged_ns = now_ns
@@ -207,10 +212,10 @@ class PeerLink:
         budget_ns = left_ns - min(back_ns, left_ns // 2)
         what = dispatch.model, dispatch.variant
         self._sent[run_id] = _Sent(what, now_ns, budget_ns, size)
-        self._known.sent(what, submission.budget_ns or left_ns)
         if connection is None or size > connection.limits.body_bytes:
-            self._loop.call_soon(self._refuse, run_id, f"{size} bytes are too many there", {})
+            self._loop.call_soon(self._keep_here, run_id, submission)
             return
+        self._known.sent(what, submission.budget_ns or left_ns)
         header: wire.Header = {
             "t": "infer",
             "id": run_id,
@@ -241,6 +246,7 @@ class PeerLink:
             "age_s": (self._clock_ns() - self._reported_ns) / 1e9,
             "way": self._meter.describe(),
             "reported": self._known.describe(),
+            "too_large": self._known.too_large.describe(),
         }
 
     # -- what comes
@@ -344,6 +350,17 @@ class PeerLink:
             self._listener.on_not_run(run_id, f"{self._box}: {message}")
         else:
             self._listener.on_done(run_id, [f"{self._box}: {message}"], 0)
+
+    def _keep_here(self, run_id: int, submission: Submission) -> None:
+        """The box takes nothing so large: neither this nor the like is sent there."""
+        if self._sent.pop(run_id, None) is None:
+            return
+        size = len(submission.body)
+        if self._known.too_large.add(submission.kind):
+            model = submission.kind.model
+            log.info("requests too large for another box", box=self._box, model=model, bytes=size)
+        self._tell()
+        self._listener.on_not_run(run_id, f"{size} bytes are more than {self._box} takes")
 
     def _refuse(self, run_id: int, why: str, detail: Any) -> None:
         """The box does not take it: it is not asked for a moment, then the request waits again."""

@@ -53,8 +53,9 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
         self.port = 0
         self._server: Any = None
 
-    async def start(self, credentials: Any = None) -> FarServer:
-        self._server = grpc.aio.server()
+    async def start(self, credentials: Any = None, most_bytes: int = -1) -> FarServer:
+        options = [("grpc.max_receive_message_length", most_bytes)]
+        self._server = grpc.aio.server(options=options)
         stubs.add_GRPCInferenceServiceServicer_to_server(self, self._server)
         address = f"127.0.0.1:{self.port}"
         if credentials is None:
@@ -95,11 +96,13 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
 
 @asynccontextmanager
-async def far_server(port: int = 0, credentials: Any = None) -> AsyncIterator[FarServer]:
+async def far_server(
+    port: int = 0, credentials: Any = None, most_bytes: int = -1
+) -> AsyncIterator[FarServer]:
     """One that ends whatever happens."""
     far = FarServer()
     far.port = port
-    await far.start(credentials)
+    await far.start(credentials, most_bytes)
     try:
         yield far
     finally:

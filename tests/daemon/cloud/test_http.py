@@ -16,7 +16,6 @@ from scheduler.core.outcomes import Outcome
 from tests.daemon.cloud.boxes import Box, box_of, numbers
 
 LENGTH = "Inference-Header-Content-Length"
-TENSOR = {"datatype": "FP32", "shape": [-1, 4]}
 Answer = Callable[[web.Request, dict[str, Any], bytes], Awaitable[web.StreamResponse]]
 
 
@@ -32,7 +31,8 @@ async def good(request: web.Request, said: dict[str, Any], tensors: bytes) -> we
 class HttpServer:
     """One model, `double`."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: list[int] | None = None) -> None:
+        self._tensor = {"datatype": "FP32", "shape": shape or [-1, 4]}
         self.answer: Answer = good
         self.asked: list[tuple[web.Request, dict[str, Any]]] = []
         self.said: Any = {"name": "test", "extensions": ["binary_tensor_data"]}
@@ -59,7 +59,9 @@ class HttpServer:
         return web.json_response(self.said, status=200 if self.said is not None else 404)
 
     async def _describe(self, request: web.Request) -> web.Response:
-        tensors = {side: [{"name": n, **TENSOR}] for side, n in (("inputs", "x"), ("outputs", "y"))}
+        tensors = {
+            side: [{"name": n, **self._tensor}] for side, n in (("inputs", "x"), ("outputs", "y"))
+        }
         return web.json_response({"name": "double", "versions": ["1"], **tensors})
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:

@@ -1,0 +1,102 @@
+"""A real agent whose scheduler, workers or whole self are killed at random, with one slow model."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.e2e.running_agent import RunningAgent
+from tests.workers.onnx_models import save, slow
+
+START_S = 300.0
+"""An agent that shares its cores with much else takes its time to start."""
+
+_BACK_S = 60.0
+_SHARES = {"scheduler": 0.75, "worker": 0.15, "agent": 0.1}
+_ACTORS = {"scheduler": "SchedulerProcess", "worker": "WorkerProcess"}
+
+
+class KilledAgent:
+    """An `edge_agent` with Ray, doors, journal and a CPU that runs a model; implements `Victim`.
+
+    Args:
+        folder: For its models, configuration, socket and state.
+
+    Attributes:
+        model: Gives its input back after some milliseconds of matrix products.
+        url: Of its native door.
+    """
+
+    model = "slow"
+
+    def __init__(self, folder: Path) -> None:
+        """Starts nothing yet."""
+        self.url = f"unix://{folder}/s.sock"
+        self._folder = folder
+        self._agent: RunningAgent | None = None
+        self._chance = random.Random(3)
+        self._killed: Counter[str] = Counter()
+        save(slow(256, 8), folder / "models/slow/model.onnx")
+        # Only one that computes in float32: each task's result is checked.
+        (folder / "models/slow/model.yaml").write_text(
+            "variants: {only: {file: model.onnx}}\nruntimes: [onnxruntime]\nmax_batch: 4\n"
+        )
+
+    def inputs(self, number: int) -> dict[str, Any]:
+        """What a task asks with."""
+        return {"x": np.full((1, 1), number, np.float32)}
+
+    def is_right(self, number: int, outputs: Any) -> bool:
+        """Whether that is what its result must be."""
+        return bool(outputs["y"] == number)
+
+    def start(self) -> None:
+        """Starts the agent if all of it was killed; what else was is Ray's to bring back."""
+        if self._agent is None:
+            models = self._folder / "models"
+            self._agent = RunningAgent(self._folder, models, patience_s=START_S)
+
+    def kill(self) -> None:
+        """Kills one of its actors, or all of its processes."""
+        assert self._agent is not None
+        (what,) = self._chance.choices(list(_SHARES), list(_SHARES.values()))
+        self._killed[what] += 1
+        if what == "agent":
+            self._agent.close()
+            self._agent = None
+            return
+        os.kill(self._process_of(_ACTORS[what]), signal.SIGKILL)
+
+    def _process_of(self, actor: str) -> int:
+        """The process of an actor, which may be on its way back."""
+        assert self._agent is not None
+        end_s = time.monotonic() + _BACK_S
+        while True:
+            try:
+                return self._agent.pid_of(actor)
+            except StopIteration:
+                if time.monotonic() > end_s:
+                    raise RuntimeError(f"no {actor} for {_BACK_S:g} s") from None
+                time.sleep(0.05)
+
+    def drain(self) -> None:
+        """Ends the agent as it is to be ended."""
+        assert self._agent is not None
+        if (status := self._agent.stop()) != 0 or self._agent.left_over():
+            raise RuntimeError(f"the agent ended with {status}, or left processes behind")
+
+    def close(self) -> None:
+        """Ends what is left."""
+        if self._agent is not None:
+            self._agent.close()
+
+    def figures(self) -> dict[str, Any]:
+        """What was killed how often."""
+        return {"killed": dict(self._killed)}
