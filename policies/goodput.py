@@ -13,9 +13,10 @@ Rule, in four parts:
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second.
 * Dropping. What no target can finish in time any more is dropped at once.
-* Costs. A target that costs money gets only what those that cost nothing would not finish in time,
-  played ahead in (priority, deadline) order; until then that waits. For a second after something
-  had to be refused or dropped, costs don't count. (`cheapest` and `spill` compare costs as well.)
+* Costs. A target that is paid for, by the request or the second, gets only what the others would
+  not finish in time, played ahead in (priority, deadline) order; until then that waits. For a
+  second after something had to be refused or dropped, costs don't count. Energy never does: a
+  device that draws some is used like any other. (`cheapest` weighs energy as well.)
 
 Wins under overload and bursts, with mixed models and with devices of unlike speed. Loses a little
 of the most extreme bursts to policies that admit everything and say no late.
@@ -80,7 +81,7 @@ class Goodput:
         self._outlook.look(view)
         yield from self._refusals(view)
         yield from fill(self._outlook, self._next, self._evictions)
-        if not self._outlook.some_cost or not view.queues or not self._is_thrifty():
+        if not self._outlook.some_paid or not view.queues or not self._is_thrifty():
             return
         self._free.look(view)
         if any(not _costs_nothing(target) for target in view.open_targets()):
@@ -107,7 +108,7 @@ class Goodput:
 
     def _is_thrifty(self) -> bool:
         """Whether some targets cost money, and the others have been enough."""
-        return self._outlook.some_cost and self._outlook.view.now_ns > self._short_until_ns
+        return self._outlook.some_paid and self._outlook.view.now_ns > self._short_until_ns
 
     def _fell_short(self) -> None:
         self._short_until_ns = self._outlook.view.now_ns + RELIEF_NS
@@ -191,7 +192,7 @@ class Goodput:
 
 
 def _costs_nothing(target: TargetState) -> bool:
-    return not (target.spec.cost_per_request or target.spec.cost_per_s)
+    return not target.spec.is_paid
 
 
 def _worth(candidate: Candidate, scale_ns: float) -> tuple[float, int]:

@@ -88,7 +88,7 @@ class Spill:
         """Batches of late requests for open remote targets, the cheapest first."""
         view = self._outlook.view
         targets = [target for target in view.open_targets() if target.spec.remote]
-        targets.sort(key=lambda target: target.spec.cost(1, 1_000_000))
+        targets.sort(key=lambda target: target.spec.cost(1, 1_000_000, 0.0))
         for target in targets:
             while target.is_open(view.now_ns):
                 place = self._batch(target, late)
@@ -119,7 +119,7 @@ class Spill:
     def _pays(self, bid: Bid, batch: list[Request]) -> bool:
         """Spends what a batch costs, if the budget allows."""
         now_ns = self._outlook.view.now_ns
-        cost = bid.target.spec.cost(len(batch), bid.one_ns())
+        cost = bid.target.spec.cost(len(batch), bid.one_ns(), 0.0)
         if self._left(now_ns) < cost:
             return False
         self._spent.append((now_ns, cost))
@@ -141,7 +141,7 @@ class Spill:
         left = self._left(self._outlook.view.now_ns)
         return any(
             starts_ns[bid.target_id] + bid.one_ns() <= request.deadline_ns
-            and bid.target.spec.cost(1, bid.one_ns()) <= left
+            and bid.target.spec.cost(1, bid.one_ns(), 0.0) <= left
             for bid in self._remote_bids(request)
         )
 

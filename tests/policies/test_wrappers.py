@@ -196,6 +196,37 @@ def test_cheapest_uses_what_costs_only_when_it_must():
     watch.close()
 
 
+def drawing(target_id: str, base_ms: int, *energy_uj: int) -> TargetSpec:
+    """A device whose batches of 1, 2, 4 … take so much energy, which costs something."""
+    made = offer(base_ms=base_ms, item_ms=0.5)
+    metered = dict(zip(made.latency_ns, energy_uj, strict=False))
+    spec = target(target_id, replace(made, energy_uj=metered), slots=1)
+    return replace(spec, cost_per_kwh=0.3)
+
+
+def test_cheapest_takes_the_device_that_draws_least_and_the_other_where_time_is_short():
+    watch = box(Cheapest, drawing("gpu:0", 2, 90_000, 95_000), drawing("npu:0", 8, 5_000, 9_000))
+    assert sent(submit(watch, request(1, 50))) == [("npu:0", (1,))]
+    assert sent(submit(watch, request(2, 50))) == []
+    assert sent(submit(watch, request(3, 2.6))) == [("gpu:0", (3,))]
+    watch.close()
+
+
+def test_cheapest_joins_the_batch_where_that_adds_least():
+    slow, fast = drawing("cpu:0", 2, 30_000, 31_000), drawing("gpu:0", 1, 35_000, 60_000)
+    watch = box(Cheapest, slow, fast)
+    three = request(1, 20, priority=1), request(2, 2.6, priority=2), request(3, 20, priority=3)
+    assert dict(sent(submit(watch, *three))) == {"cpu:0": (1, 3), "gpu:0": (2,)}
+    watch.close()
+
+
+def test_energy_makes_no_device_one_to_be_spared_by_the_default():
+    watch = box(Goodput, target(slots=1), drawing("gpu:0", 2, 90_000))
+    assert sent(submit(watch, request(1, 60))) == [("cpu:0", (1,))]
+    assert sent(submit(watch, request(2, 60))) == [("gpu:0", (2,))]
+    watch.close()
+
+
 def test_a_probability_is_a_quantile():
     assert Cheapest(p=0.8).quantile == 0.8
 
