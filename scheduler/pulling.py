@@ -98,7 +98,9 @@ class Folder:
                 while chunk := file.read(CHUNK_BYTES):
                     yield chunk
         except Exception as error:  # each package has its own
-            told = f"{type(error).__name__}: {error}".replace(self._path, self._url)
+            # Over HTTP whatever happens is a FileNotFoundError, with the truth as its cause.
+            truth = error.__cause__ or error
+            told = f"{type(truth).__name__}: {truth}".replace(self._path, self._url)
             raise Unavailable(f"{self._url}/{path}: {told}") from None
 
 
