@@ -1,14 +1,16 @@
 """`cheapest`: the least cost that keeps the deadline with probability p.
 
-Rule: the queues are played ahead in (priority, deadline) order. Each request goes to the place
-that costs least (`cost_per_request`, and `cost_per_s` for the predicted time) among those where
-it would be done in time at quantile `p`, behind what was placed there before it; of places that
-cost alike, where it is done first. What is next on an open target is sent. What is meant for a
-busy cheap target waits for it. What finds no place in this goes to any open target in time.
+Rule: the queues are played ahead in (priority, deadline) order. Each request goes where it adds
+least to the costs (per request, per second of the predicted time, and for the energy that such a
+batch was measured to take) among those places where it would be done in time at quantile `p`, in
+one batch with what was placed there before it, or else behind that; of places that cost alike,
+where it is done first. What is next on an open target is sent. What is meant for a busy cheap
+target waits for it. What finds no place in this goes to any open target in time.
 
 Inputs: costs, deadlines, latencies, transfer times, all that is queued. Wins with costly targets
 (a cloud, a hungry GPU) and slack in the deadlines. Loses time against others that spend: requests
-wait for what is cheap, and that shows when predictions are off. Costs may as well be joules.
+wait for what is cheap, and that shows when predictions are off. Energy that is not measured, or
+has no price, costs nothing.
 
 Source: least-cost feasible assignment, as in C. Zhang et al., "MArk: Exploiting Cloud Services
 for Cost-Effective, SLO-Aware Machine Learning Inference Serving", USENIX ATC 2019.
@@ -21,6 +23,7 @@ from collections.abc import Iterator
 from policies.outlook import Bid, Outlook
 from policies.plan import Plan, Planned, plan
 from policies.serving import candidates
+from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.targets import TargetState
 
@@ -76,8 +79,8 @@ class Cheapest:
         return None
 
 
-def _cost(bid: Bid, execution_ns: int, done_ns: int) -> tuple[float, int]:
-    return bid.target.spec.cost(1, execution_ns), done_ns
+def _cost(bid: Bid, offer: Offer, requests: int, execution_ns: int) -> float:
+    return bid.target.spec.cost(requests, execution_ns, offer.energy(requests))
 
 
 def _now(batch: Planned) -> Place:

@@ -13,9 +13,10 @@ Rule, in four parts:
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second.
 * Dropping. What no target can finish in time any more is dropped at once.
-* Costs. A target that costs money gets only what those that cost nothing would not finish in time,
-  played ahead in (priority, deadline) order; until then that waits. For a second after something
-  had to be refused or dropped, costs don't count. (`cheapest` and `spill` compare costs as well.)
+* Costs. A target that is paid for, by the request or the second, gets only what the others would
+  not finish in time, played ahead in (priority, deadline) order; until then that waits. For a
+  second after something had to be refused or dropped, costs don't count. Energy never does: a
+  device that draws some is used like any other. (`cheapest` weighs energy as well.)
 
 Wins under overload and bursts, with mixed models and with devices of unlike speed. Loses a little
 of the most extreme bursts to policies that admit everything and say no late.
@@ -34,8 +35,9 @@ from math import exp
 
 from policies.admission import Admission
 from policies.apart import Apart
+from policies.buying import price, purchases
 from policies.outlook import Bid, Outlook
-from policies.serving import Candidate, candidates, fill, largest, order
+from policies.serving import Candidate, candidates, fill, order
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.targets import TargetState
@@ -79,11 +81,12 @@ class Goodput:
         """Refuses, drops, and fills every open target."""
         self._outlook.look(view)
         yield from self._refusals(view)
-        yield from fill(self._outlook, self._next, self._evictions)
-        if not self._outlook.some_cost or not view.queues or not self._is_thrifty():
+        if not self._outlook.some_paid:
+            yield from fill(self._outlook, self._next, self._evictions)
             return
-        self._free.look(view)
-        if any(not _costs_nothing(target) for target in view.open_targets()):
+        yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
+        yield from self._purchases()
+        if view.queues and self._is_thrifty() and any(map(_is_paid, view.open_targets())):
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
             yield Wake(wake_ns, "what waits is in time for nothing")
 
@@ -106,8 +109,8 @@ class Goodput:
             yield replace(drop, earliest_budget_ns=budgets)
 
     def _is_thrifty(self) -> bool:
-        """Whether some targets cost money, and the others have been enough."""
-        return self._outlook.some_cost and self._outlook.view.now_ns > self._short_until_ns
+        """Whether what costs nothing has been enough."""
+        return self._outlook.view.now_ns > self._short_until_ns
 
     def _fell_short(self) -> None:
         self._short_until_ns = self._outlook.view.now_ns + RELIEF_NS
@@ -115,26 +118,35 @@ class Goodput:
     # -- service
 
     def _next(self, target: TargetState) -> Place | None:
-        buys = self._is_thrifty() and not _costs_nothing(target)
-        place = self._buy(target) if buys else self._choose(target)
+        if self._outlook.some_paid and _is_paid(target) and self._is_thrifty():
+            return None
+        place = self._choose(target)
         if place is not None:
             self.admission.served(place)
         return place
 
-    def _buy(self, target: TargetState) -> Place | None:
-        """The largest batch of what would be late on targets that cost nothing."""
-        self._free.look(self._outlook.view)
-        start_ns = self._outlook.starts_ns[target.spec.id]
-        late = self._free.late()
-        for kind in dict.fromkeys(request.kind for request in late):
-            alike = [request for request in late if request.kind == kind]
-            for bid in self._outlook.bids(kind):
-                for offer, ladder in bid.ladders() if bid.target is target else ():
-                    batch = largest(alike, ladder, start_ns)
-                    if batch:
-                        why = "late where it costs nothing, in time here"
-                        return Place(target.spec.id, offer, tuple(batch), why)
-        return None
+    def _purchases(self) -> Iterator[Decision]:
+        """Sends what would be late on targets that cost nothing to those that are paid for."""
+        view = self._outlook.view
+        if not view.queues or not any(map(_is_paid, view.open_targets())):
+            return
+        self._free.look(view)
+        reason, placed = "late where it costs nothing, in time here", False
+        for place in purchases(self._outlook, self._free.late(), _is_paid, reason):
+            self.admission.served(place)
+            placed = True
+            yield place
+        if placed:
+            yield from self._evictions()
+
+    def _cheapest_first(self, targets: list[TargetState]) -> list[TargetState]:
+        """What is paid for after what is not, the cheapest first."""
+
+        def dearness(target: TargetState) -> float:
+            prices = [price(bid) for _, bid in self._outlook.waiting(target)]
+            return min(prices, default=0.0) if _is_paid(target) else -1.0
+
+        return sorted(targets, key=dearness)
 
     def _choose(self, target: TargetState) -> Place | None:
         """The batch that is worth most, or a more important one where that harms nobody."""
@@ -190,8 +202,12 @@ class Goodput:
         )
 
 
+def _is_paid(target: TargetState) -> bool:
+    return target.spec.is_paid
+
+
 def _costs_nothing(target: TargetState) -> bool:
-    return not (target.spec.cost_per_request or target.spec.cost_per_s)
+    return not target.spec.is_paid
 
 
 def _worth(candidate: Candidate, scale_ns: float) -> tuple[float, int]:

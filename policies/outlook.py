@@ -59,7 +59,7 @@ class Outlook:
     Attributes:
         view: What is looked at.
         starts_ns: When each target could start a batch, without those gone for good.
-        some_cost: Whether some targets cost money.
+        some_paid: Whether some targets are paid for.
     """
 
     view: View
@@ -70,7 +70,7 @@ class Outlook:
             raise ValueError(f"quantile must be between 0 and 1, not {quantile}")
         self.quantile = quantile
         self.starts_ns: dict[str, int] = {}
-        self.some_cost = False
+        self.some_paid = False
         self._seen: tuple[View, int] | None = None
         self._bids: dict[RequestClass, list[Bid]] = {}
         self._ones: dict[RequestClass, list[tuple[str, int]]] = {}
@@ -83,8 +83,7 @@ class Outlook:
             self._seen = view, view.fleet_epoch
             self._bids.clear()
             self._ones_epoch = -1
-            specs = [target.spec for target in view.targets.values()]
-            self.some_cost = any(spec.cost_per_request or spec.cost_per_s for spec in specs)
+            self.some_paid = any(target.spec.is_paid for target in view.targets.values())
         if self._ones_epoch != view.curve_epoch:
             self._ones_epoch = view.curve_epoch
             self._ones.clear()

@@ -6,7 +6,6 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from policies.outlook import Bid, Outlook
 from policies.serving import order
@@ -17,8 +16,11 @@ from scheduler.core.requests import Request
 HORIZON = 256
 """How many requests are played ahead; what waits behind those is not decided now anyway."""
 
-Preference = Callable[[Bid, int, int], Any]
-"""What is least for the place to be preferred, by bid, execution time and end in nanoseconds."""
+Cost = Callable[[Bid, Offer, int, int], float]
+"""What a batch costs, by place, variant, size, and execution time in nanoseconds."""
+
+Rank = tuple[float, int]
+"""What is least is preferred: what a request adds to the costs, and when it is done."""
 
 
 @dataclass(slots=True)
@@ -59,6 +61,15 @@ class Planned:
         self.done_ns = self.start_ns + self.ladder.latency_ns[rung]
         return self.start_ns + self.median.latency_ns[rung]
 
+    def added_cost(self, cost: Cost) -> float:
+        """What one more request adds to the costs."""
+        size, median = len(self.requests), self.median
+        now_ns, then_ns = (
+            median.latency_ns[bisect_left(median.sizes, n)] for n in (size, size + 1)
+        )
+        more = cost(self.bid, self.offer, size + 1, then_ns)
+        return more - cost(self.bid, self.offer, size, now_ns)
+
 
 @dataclass(slots=True)
 class Plan:
@@ -78,20 +89,16 @@ class Plan:
         return next((b for b in self.batches if b.bid.target_id == target_id), None)
 
 
-def earliest(_bid: Bid, _execution_ns: int, done_ns: int) -> int:
-    """The preference for where a request is done first."""
-    return done_ns
-
-
-def plan(outlook: Outlook, prefer: Preference = earliest, without: Collection[int] = ()) -> Plan:
+def plan(outlook: Outlook, cost: Cost | None = None, without: Collection[int] = ()) -> Plan:
     """Plays the queues ahead in (priority, deadline, id) order.
 
     Each request joins the last batch of a target where that makes nobody late, or begins one
-    where it is preferred among the places in which it would be in time.
+    where it would be in time: that which adds least to the costs, of those the one that is done
+    first. Joining comes first whatever it costs: that keeps time for more, and saves energy.
 
     Args:
         outlook: What the targets could do; it must have looked.
-        prefer: Which place is preferred.
+        cost: What batches cost; without it, costs don't count.
         without: The ids of requests that are left out.
     """
     found = Plan()
@@ -105,7 +112,7 @@ def plan(outlook: Outlook, prefer: Preference = earliest, without: Collection[in
         if seen > HORIZON:
             break
         bids = outlook.bids(request.kind)
-        batch = _joined(request, bids, last) or _begun(request, bids, free_ns, prefer)
+        batch = _joined(request, bids, last, cost) or _begun(request, bids, free_ns, cost)
         if batch is None:
             if not request.accept_late:
                 found.late.append(request)
@@ -117,20 +124,24 @@ def plan(outlook: Outlook, prefer: Preference = earliest, without: Collection[in
     return found
 
 
-def _joined(request: Request, bids: list[Bid], last: dict[str, Planned]) -> Planned | None:
-    best: tuple[int, Planned] | None = None
+def _joined(
+    request: Request, bids: list[Bid], last: dict[str, Planned], cost: Cost | None
+) -> Planned | None:
+    best: tuple[Rank, Planned] | None = None
     for bid in bids:
         batch = last.get(bid.target_id)
         done_ns = batch.fits(request) if batch else None
-        if batch and done_ns is not None and (best is None or done_ns < best[0]):
-            best = done_ns, batch
+        if batch and done_ns is not None:
+            rank = batch.added_cost(cost) if cost else 0.0, done_ns
+            if best is None or rank < best[0]:
+                best = rank, batch
     return best[1] if best else None
 
 
 def _begun(
-    request: Request, bids: list[Bid], free_ns: dict[str, int], prefer: Preference
+    request: Request, bids: list[Bid], free_ns: dict[str, int], cost: Cost | None
 ) -> Planned | None:
-    best: tuple[Any, Planned] | None = None
+    best: tuple[Rank, Planned] | None = None
     for bid in bids:
         start_ns = free_ns[bid.target_id]
         for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
@@ -138,8 +149,8 @@ def _begun(
             if done_ns > request.deadline_ns:
                 continue
             median = curve.ladder(0.5)
-            key = prefer(bid, median.latency_ns[0], done_ns)
-            if best is None or key < best[0]:
+            rank = cost(bid, offer, 1, median.latency_ns[0]) if cost else 0.0, done_ns
+            if best is None or rank < best[0]:
                 deadline_ns = request.deadline_ns
-                best = key, Planned(bid, offer, start_ns, done_ns, deadline_ns, ladder, median)
+                best = rank, Planned(bid, offer, start_ns, done_ns, deadline_ns, ladder, median)
     return best[1] if best else None

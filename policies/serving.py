@@ -16,6 +16,9 @@ from scheduler.core.targets import TargetState
 Choose = Callable[[TargetState], Place | None]
 """What an open target should do next; None if nothing that waits could be in time there."""
 
+Arranged = Callable[[list[TargetState]], list[TargetState]]
+"""The order in which targets are filled, from that of the view."""
+
 Drops = Callable[[], Iterator[Drop]]
 """What can't be finished in time, now."""
 
@@ -26,7 +29,9 @@ def serve(outlook: Outlook, view: View, choose: Choose) -> Iterator[Decision]:
     yield from fill(outlook, choose, outlook.doomed)
 
 
-def fill(outlook: Outlook, choose: Choose, drops: Drops) -> Iterator[Decision]:
+def fill(
+    outlook: Outlook, choose: Choose, drops: Drops, arranged: Arranged | None = None
+) -> Iterator[Decision]:
     """The same with other drops, for an outlook that has looked.
 
     What may be late is served where the rule finds nothing.
@@ -34,7 +39,8 @@ def fill(outlook: Outlook, choose: Choose, drops: Drops) -> Iterator[Decision]:
     view = outlook.view
     yield from drops()
     placed = False
-    for target in view.open_targets():
+    targets = view.open_targets()
+    for target in arranged(targets) if arranged else targets:
         while target.is_open(view.now_ns):
             place = choose(target) or outlook.late_welcome(target)
             if place is None:

@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from policies.apart import Apart
+from policies.buying import price, purchases
 from policies.goodput import Goodput
 from policies.outlook import Bid, Outlook
-from policies.serving import largest
 from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
@@ -86,40 +86,15 @@ class Spill:
 
     def _spill(self, late: list[Request]) -> Iterator[Place]:
         """Batches of late requests for open remote targets, the cheapest first."""
-        view = self._outlook.view
-        targets = [target for target in view.open_targets() if target.spec.remote]
-        targets.sort(key=lambda target: target.spec.cost(1, 1_000_000))
-        for target in targets:
-            while target.is_open(view.now_ns):
-                place = self._batch(target, late)
-                if place is None:
-                    break
-                yield place
-                taken = {request.id for request in place.requests}
-                late = [request for request in late if request.id not in taken]
-                self._outlook.look(view)
-
-    def _batch(self, target: TargetState, late: list[Request]) -> Place | None:
-        start_ns = self._outlook.starts_ns[target.spec.id]
-        for kind in dict.fromkeys(request.kind for request in late):
-            alike = [request for request in late if request.kind == kind]
-            for bid in self._remote_bids(kind_of=alike[0]):
-                if bid.target is not target:
-                    continue
-                for offer, ladder in bid.ladders():
-                    batch = largest(alike, ladder, start_ns)
-                    if batch and self._pays(bid, batch):
-                        where = "late on local targets, in time here"
-                        return Place(target.spec.id, offer, tuple(batch), where)
-        return None
+        reason = "late on local targets, in time here"
+        return purchases(self._outlook, late, _is_remote, reason, self._pays)
 
     def _remote_bids(self, kind_of: Request) -> list[Bid]:
-        return [bid for bid in self._outlook.bids(kind_of.kind) if bid.target.spec.remote]
+        return [bid for bid in self._outlook.bids(kind_of.kind) if _is_remote(bid.target)]
 
-    def _pays(self, bid: Bid, batch: list[Request]) -> bool:
+    def _pays(self, cost: float) -> bool:
         """Spends what a batch costs, if the budget allows."""
         now_ns = self._outlook.view.now_ns
-        cost = bid.target.spec.cost(len(batch), bid.one_ns())
         if self._left(now_ns) < cost:
             return False
         self._spent.append((now_ns, cost))
@@ -140,10 +115,13 @@ class Spill:
         starts_ns = self._outlook.starts_ns
         left = self._left(self._outlook.view.now_ns)
         return any(
-            starts_ns[bid.target_id] + bid.one_ns() <= request.deadline_ns
-            and bid.target.spec.cost(1, bid.one_ns()) <= left
+            starts_ns[bid.target_id] + bid.one_ns() <= request.deadline_ns and price(bid) <= left
             for bid in self._remote_bids(request)
         )
+
+
+def _is_remote(target: TargetState) -> bool:
+    return target.spec.remote
 
 
 def _is_local(target: TargetState) -> bool:

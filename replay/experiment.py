@@ -105,7 +105,7 @@ class Experiment:
 
         self._play(self._simulator(choice, seed, on_run), seed, result)
         result.calibration = calibration.points()
-        result.cost = bill.total
+        result.cost, result.energy_j = bill.total, bill.energy_uj / 1e6
         return result
 
     def _play(self, simulator: Simulator, seed: int, result: RunResult) -> None:
@@ -156,18 +156,26 @@ class Experiment:
 
 
 class _Bill:
-    """What batches cost."""
+    """What batches cost, and the energy that they take where the fleet tells it."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.total = 0.0
-        self._specs = {
-            spec.id: spec for spec in fleet.targets() if spec.cost_per_request or spec.cost_per_s
+        self.energy_uj = 0.0
+        self._offers = {
+            (spec.id, offer.model, offer.variant): (spec, offer)
+            for spec in fleet.targets()
+            for offer in spec.offers
+            if spec.is_paid or offer.energy_uj
         }
 
     def add(self, run: Dispatch, begun_ns: int, done_ns: int) -> None:
-        spec = self._specs.get(run.target_id)
-        if spec is not None:
-            self.total += spec.cost(len(run.request_ids), done_ns - begun_ns)
+        found = self._offers.get((run.target_id, run.model, run.variant))
+        if found is not None:
+            spec, offer = found
+            requests = len(run.request_ids)
+            energy_uj = offer.energy(requests)
+            self.energy_uj += energy_uj
+            self.total += spec.cost(requests, done_ns - begun_ns, energy_uj)
 
 
 # -- many of them

@@ -6,11 +6,12 @@ models:                                  # profiles, which devices scale
     latency: [{batch: 1, p50_ms: 2, p90_ms: 2.4}, {batch: 8, p50_ms: 7, p90_ms: 8}]
 boxes:
   - devices:                             # a box without a link is this one
-      - {id: "cpu:0"}
+      - {id: "cpu:0", power_w: 12}       # or energy_uj beside each p50_ms; nothing is unmeasured
       - {id: "gpu:0", time_scale: 0.4, drift: [{at_s: 20, factor: 2}]}
   - name: cloud
     link: {rtt_ms: 30, mbps: 100}        # or {trace: ping.log, capacity: lte.mahi}
     devices: [{id: "pool", width: 4, cost_per_request: 0.0001}]
+energy: {cost_per_kwh: 0.3}              # makes energy a cost
 script:
   - {at_s: 10, target: "gpu:0", event: down, for_s: 5}
   - {at_s: 15, target: "gpu:0", event: up}
@@ -20,6 +21,7 @@ script:
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -42,11 +44,12 @@ class _Strict(BaseModel):
 
 
 class Quantiles(_Strict):
-    """The measured latency of one batch size."""
+    """The measured latency of one batch size, and its energy."""
 
     batch: int = Field(ge=1, le=65_536)
     p50_ms: float = Field(gt=0)
     p90_ms: float | None = Field(default=None, gt=0)
+    energy_uj: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _in_order(self) -> Quantiles:
@@ -78,8 +81,9 @@ class ModelProfile(_Strict):
             raise ValueError(f"should have each batch size once, and 1 among them; it has {sizes}")
         return self
 
-    def offer(self, scale: float, rank: int) -> Offer:
-        """What a device of that time scale offers."""
+    def offer(self, scale: float, rank: int, power_w: float | None = None) -> Offer:
+        """What a device of that time scale offers, which draws so much while it runs a batch."""
+        energy_uj = {q.batch: q.energy_uj for q in self.latency if q.energy_uj is not None}
         if self.latency:
             samples = {
                 q.batch: quantile_samples(
@@ -90,7 +94,10 @@ class ModelProfile(_Strict):
         else:
             line = [(s, (self.base_ms or 0) + self.per_item_ms * s) for s in self.batches]
             samples = {s: lognormal_samples(ms * _MS * scale, self.jitter) for s, ms in line}
-        return Offer(self.name, self.variant, "simulated", samples, rank, self.accuracy)
+        if power_w is not None:
+            drawn = {s: round(median(ns) * power_w / 1e3) for s, ns in samples.items()}
+            energy_uj = {**drawn, **energy_uj}
+        return Offer(self.name, self.variant, "simulated", samples, rank, self.accuracy, energy_uj)
 
 
 class Drift(_Strict):
@@ -111,6 +118,7 @@ class DeviceFile(_Strict):
     lead_ms: float | None = Field(default=None, ge=0)
     cost_per_request: float = Field(default=0.0, ge=0)
     cost_per_s: float = Field(default=0.0, ge=0)
+    power_w: float | None = Field(default=None, gt=0)
     sigma: float | None = Field(default=None, ge=0, le=2)
     bias: float | None = Field(default=None, gt=0)
     misprediction: float | None = Field(default=None, ge=0, lt=1)
@@ -171,6 +179,12 @@ class Event(_Strict):
         return self
 
 
+class EnergyPrice(_Strict):
+    """What a kilowatt-hour costs, in the unit of the devices' costs."""
+
+    cost_per_kwh: float = Field(default=0.0, ge=0)
+
+
 class FleetFile(_Strict):
     """A fleet. The keys from `sigma` on are for every device that has none of its own."""
 
@@ -178,6 +192,7 @@ class FleetFile(_Strict):
     models: tuple[ModelProfile, ...] = ()
     boxes: tuple[Box, ...] = Field(min_length=1)
     script: tuple[Event, ...] = ()
+    energy: EnergyPrice = EnergyPrice()
     sigma: float = Field(default=0.0, ge=0, le=2)
     bias: float = Field(default=1.0, gt=0)
     misprediction: float = Field(default=0.0, ge=0, lt=1)
@@ -218,7 +233,7 @@ class FleetFile(_Strict):
         offers = []
         for profile in profiles:
             rank = ranks[profile.name] = ranks.get(profile.name, -1) + 1
-            offers.append(profile.offer(scale, rank))
+            offers.append(profile.offer(scale, rank, device.power_w))
         transfer_ns = (0, 0.0) if link is None else link.expected()
         lead_ms = device.lead_ms
         if lead_ms is None:
@@ -233,6 +248,7 @@ class FleetFile(_Strict):
             remote=far,
             width=device.width,
             transfer_ns=transfer_ns,
+            cost_per_kwh=self.energy.cost_per_kwh,
         )
         drift = self.drift if device.drift is None else device.drift
         truth = Truth(

@@ -94,15 +94,17 @@ def fleet_of_models(said: Mapping[str, Any], status: Mapping[str, Any]) -> Fleet
                     samples,
                     rank,
                     place.get("accuracy"),
+                    {int(batch): uj for batch, uj in place.get("energy_uj", {}).items()},
                 )
                 offers.setdefault(place["target"], []).append(offer)
     if not offers:
         raise FleetError("the box has measured nothing yet; `laxity models` shows how far it is")
-    ways = {target["id"]: target["transfer_ns"] for target in status["targets"]}
-    specs = [
-        reached_over(TargetSpec(name, tuple(each)), *ways.get(name, (0, 0.0)))
-        for name, each in sorted(offers.items())
-    ]
+    known = {target["id"]: target for target in status["targets"]}
+    specs = []
+    for name, each in sorted(offers.items()):
+        target = known.get(name, {})
+        spec = TargetSpec(name, tuple(each), **target.get("costs", {}))
+        specs.append(reached_over(spec, *target.get("transfer_ns", (0, 0.0))))
     devices = [Device(spec, way_to(spec)) for spec in specs]
     return Fleet("live", tuple(devices), notes=("targets and profiles of a running box",))
 

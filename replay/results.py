@@ -215,7 +215,8 @@ class RunResult:
         rows: The requests that were kept.
         timeline: The queue and the targets over time.
         bound: The share of the weight that a clairvoyant could have finished; None if unknown.
-        cost: What was paid to targets that cost something.
+        cost: What was paid to targets that cost something, energy with a price included.
+        energy_j: The energy of all batches on targets where it is known, in joules.
         calibration: Promised share, observed share, and how many batches say so.
         tallies: All requests counted, by (model, priority).
         notes: What a reader has to know of how this came about.
@@ -230,6 +231,7 @@ class RunResult:
     timeline: list[Sample] = field(default_factory=list)
     bound: float | None = None
     cost: float = 0.0
+    energy_j: float = 0.0
     calibration: list[tuple[float, float, int]] = field(default_factory=list)
     tallies: dict[tuple[str, int], Tally] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -303,6 +305,7 @@ class RunResult:
             "p50_ms": self.p50_ms(),
             "p99_ms": self.p99_ms(),
             "cost": self.cost,
+            "energy_j": self.energy_j,
             "outcomes": dict(sorted(self.outcomes().items())),
             "calibration": [list(point) for point in self.calibration],
             "notes": list(self.notes),
@@ -324,6 +327,7 @@ class RunResult:
             [Sample(at_ns, queued, busy) for at_ns, queued, busy in data["timeline"]],
             data["bound"],
             data["cost"],
+            data.get("energy_j", 0.0),
             [(promised, observed, count) for promised, observed, count in data["calibration"]],
             dict(map(_tally_of, data["tallies"])),
             list(data["notes"]),

@@ -1,4 +1,4 @@
-"""`laxity pull`: a model from another box or a web server into this box's repository."""
+"""`laxity pull`: a model from another box or a folder elsewhere into this box's repository."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from scheduler.cli_help import SETTINGS, examples
 from scheduler.cli_inputs import InputProblem
@@ -33,12 +36,18 @@ app = typer.Typer(add_completion=False)
             "laxity pull digits --from https://models.example/line-3",
             "from a folder that has digits/SHA256SUMS, made there with sha256sum",
         ),
+        ("laxity pull digits --from s3://models/line-3", "the same, with pip install s3fs"),
     ),
 )
 def pull_model(
     name: Annotated[str, typer.Argument(help="The model's name.")],
     source: Annotated[
-        str, typer.Option("--from", metavar="URL", help="A box's native door, or https://FOLDER.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="A box's native door, or a folder: https://, s3://, gs://, ssh://, file:// …",
+        ),
     ],
     models: Annotated[Path, typer.Option(help="The repository to put it into.")] = Path("models"),
     max_mb: Annotated[int, typer.Option(min=1, help="Larger ones are refused, in 10^6 bytes.")] = (
@@ -46,7 +55,7 @@ def pull_model(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take a model from another box or a web server, verified by SHA-256.
+    """Take a model from another box or a folder elsewhere, verified by SHA-256.
 
     It appears in the repository when all of it is there, and replaces nothing. The agent reads its
     repository when it starts.
@@ -55,10 +64,11 @@ def pull_model(
         raise InputProblem(f"{name!r} is no model name; names match {NAME_PATTERN}")
     if not models.is_dir():
         raise InputProblem(f"--models {models}: there is no such folder")
-    found = source_of(source, name, os.environ.get("LAXITY_TOKEN"))
     try:
-        with Console(stderr=True).status(f"taking {name} from {source}"):
-            fresh = pull(found, models, name, max_mb * 10**6, lambda root: _problem(root, name))
+        found = source_of(source, name, os.environ.get("LAXITY_TOKEN"))
+        with _progress() as tell:
+            most_bytes = max_mb * 10**6
+            fresh = pull(found, models, name, most_bytes, lambda root: _problem(root, name), tell)
     except OSError as error:
         print(f"laxity: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -67,6 +77,21 @@ def pull_model(
         print(json.dumps({"model": name, "folder": place, "fresh": fresh}, indent=2))
     else:
         print(f"{place} is there" + ("" if fresh else " already, with the same files"))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int], None]]:
+    """Shows on a terminal how much of which file has come."""
+    columns = TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(path: str, size: int) -> None:
+            if path not in tasks:
+                tasks[path] = bars.add_task(path, total=None)
+            bars.update(tasks[path], completed=size)
+
+        yield tell
 
 
 def _problem(root: Path, name: str) -> str | None:

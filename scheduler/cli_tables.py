@@ -106,7 +106,10 @@ def _targets(status: Answer) -> RenderableType:
     targets = status.get("targets", [])
     if not targets:
         return Text("No targets yet.", style="dim")
-    table = plain_table("target", "state", "runs", "pid", "what", right=("runs", "pid"))
+    metered = any(target.get("energy") for target in targets)
+    energy = ("joules", "cost") if metered else ()
+    figures = ("runs", "pid", *energy)
+    table = plain_table("target", "state", *figures, "what", right=figures)
     for target in targets:
         progress = target.get("progress", {})
         ready = progress.get("text") == "ready"
@@ -122,9 +125,19 @@ def _targets(status: Answer) -> RenderableType:
             Text(word, style=style),
             str(target.get("runs", "")),
             str(target.get("pid") or ""),
+            *(_energy(target) if metered else ()),
             Text(what, style="" if ready and style == "green" else "yellow"),
         )
     return table
+
+
+def _energy(target: Answer) -> tuple[str, str]:
+    """What a target drew for its batches, and what that cost; nothing where nobody knows."""
+    energy = target.get("energy")
+    if energy is None:
+        return "unknown", ""
+    priced = target.get("costs", {}).get("cost_per_kwh")
+    return figure(energy["joules"]), f"{energy['cost']:.3g}" if priced else ""
 
 
 def _ways(targets: Sequence[Answer]) -> Table:
@@ -276,17 +289,19 @@ def _model(model: Answer) -> Iterator[RenderableType]:
     yield title
     yield Text(f"takes  {'; '.join(map(spell, model['inputs'])) or 'nothing'}")
     yield Text(f"gives  {'; '.join(map(spell, model['outputs'])) or 'nothing'}")
-    figures = ("accuracy", "batch", "p50 ms", "p95 ms", "items/s")
+    targets = [target for variant in model["variants"] for target in variant["targets"]]
+    metered = any(target.get("energy_uj") for target in targets)
+    figures = ("accuracy", "batch", "p50 ms", "p95 ms", "items/s", *(("mJ",) if metered else ()))
     table = plain_table("variant", "target", "runtime", *figures, right=figures)
     for variant in model["variants"]:
         for target in variant["targets"]:
-            _add_target(table, variant["name"], target)
+            _add_target(table, variant["name"], target, metered)
         if not variant["targets"]:
             table.add_row(variant["name"], Text("no target yet", style="yellow"))
     yield table
 
 
-def _add_target(table: Table, variant: str, target: Answer) -> None:
+def _add_target(table: Table, variant: str, target: Answer, metered: bool) -> None:
     latency = target["latency_ms"]
     sizes = sorted(latency, key=int)
     accuracy = "" if target["accuracy"] is None else percent(target["accuracy"])
@@ -294,9 +309,11 @@ def _add_target(table: Table, variant: str, target: Answer) -> None:
         first = [variant, target["target"], target["runtime"], accuracy] if row == 0 else [""] * 4
         measured = latency[size]
         rate = int(size) * 1000 / measured["p50"]
-        table.add_row(
-            *first, size, figure(measured["p50"]), figure(measured["p95"]), f"{rate:,.0f}"
-        )
+        cells = [figure(measured["p50"]), figure(measured["p95"]), f"{rate:,.0f}"]
+        if metered:
+            energy_uj = target.get("energy_uj", {}).get(size)
+            cells.append("" if energy_uj is None else figure(energy_uj / 1e3))
+        table.add_row(*first, size, *cells)
 
 
 # -- infer

@@ -29,6 +29,7 @@ from scheduler.address import (
 from scheduler.config_cache import CacheConfig
 from scheduler.config_cloud import CloudConfig
 from scheduler.config_doors import DoorsConfig, TlsConfig
+from scheduler.config_energy import EnergyConfig
 from scheduler.config_neighbours import NeighboursConfig
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config_types import (
@@ -52,6 +53,7 @@ __all__ = [
     "DeviceConfig",
     "DoorsConfig",
     "DurableConfig",
+    "EnergyConfig",
     "JournalConfig",
     "LimitsConfig",
     "ListenConfig",
@@ -284,6 +286,9 @@ class Config(Section):
 
     cloud: tuple[CloudConfig, ...] = ()
     """Servers of the Open Inference Protocol that take what the box can't do in time."""
+
+    energy: EnergyConfig = Field(default_factory=EnergyConfig)
+    """What the energy costs that devices draw, where it is measured."""
 
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     """The rule that decides which request runs when and where."""

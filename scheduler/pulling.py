@@ -1,4 +1,4 @@
-"""Getting a model from another box or a web server into a repository: all of it, or nothing."""
+"""Getting a model from another box or a folder into a repository: all of it, or nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.error import URLError
-from urllib.parse import quote, urlsplit
 
 from scheduler import wire
 from scheduler.address import Address, parse_address
@@ -26,8 +23,11 @@ from scheduler.model_files import (
     entries_of,
 )
 
-WEB = ("https", "http", "file")
-"""Where a folder with a file SHA256SUMS may be."""
+BOX_SCHEMES = ("tcp", "tls", "unix")
+"""Those of a box's native door; any other is a folder's."""
+
+_NO_FOLDERS = ("memory", "data", "reference", "generic")
+"""What fsspec has beside places."""
 
 _PATIENCE_S = 30.0
 _MOST_SUMS_BYTES = 1 << 20
@@ -47,44 +47,97 @@ class Source(Protocol):
 
 
 def source_of(url: str, model: str, token: str | None) -> Source:
-    """The source that a URL names: a box, or a folder on a web server.
+    """The source that a URL names: a box, or a folder anywhere that fsspec reaches.
 
     Raises:
-        InvalidInput: It names neither.
+        InvalidInput: It names neither, or a place whose package isn't installed.
+        AddressError: It names a box in a way that no box has.
     """
-    if urlsplit(url).scheme in WEB:
-        return WebFolder(f"{url.rstrip('/')}/{quote(model)}")
-    return BoxSource(parse_address(url if "://" in url else f"tcp://{url}"), model, token)
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme in BOX_SCHEMES:
+        return BoxSource(parse_address(url if separator else f"tcp://{url}"), model, token)
+    return Folder(url, model)
 
 
-class WebFolder:
-    """A folder on a web server, with a file SHA256SUMS that `sha256sum` has made there.
+class Folder:
+    """A folder of models, each with a file SHA256SUMS that `sha256sum` has made there.
 
     Args:
-        url: The folder's.
+        url: The folder's: https://, s3://, gs://, ssh://, file:// and whatever else fsspec has, or
+            finds installed. Keys are found where that package looks for them.
+        model: Whose files.
+
+    Raises:
+        InvalidInput: fsspec knows no such scheme, or what it takes isn't installed.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, model: str) -> None:
+        scheme = url.partition("://")[0]
+        if "::" in url or "?" in url:
+            raise InvalidInput("a folder's URL is SCHEME://PLACE/PATH, without ? and without ::")
+        self._files, root = _file_system(scheme, url)
+        self._path = f"{root.rstrip('/')}/{model}"
+        self._url = f"{_without_secrets(url).rstrip('/')}/{model}"
 
     def entries(self) -> list[FileEntry]:
         """What SHA256SUMS names."""
-        with self._open("SHA256SUMS") as file:
-            text = file.read(_MOST_SUMS_BYTES).decode("utf-8", "replace")
-        return entries_from_sums(text)
+        text = b""
+        for chunk in self._read("SHA256SUMS"):
+            text += chunk
+            if len(text) > _MOST_SUMS_BYTES:
+                raise InvalidInput(f"SHA256SUMS is larger than {_MOST_SUMS_BYTES:,} bytes")
+        return entries_from_sums(text.decode("utf-8", "replace"))
 
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
         """The bytes of a file."""
-        with self._open(entry.path) as file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
+        return self._read(entry.path)
 
-    def _open(self, path: str) -> Any:
-        url = f"{self._url}/{quote(path)}"
+    def _read(self, path: str) -> Iterator[bytes]:
         try:
-            return urllib.request.urlopen(url, timeout=_PATIENCE_S)
-        except (URLError, OSError, ValueError) as error:
-            raise Unavailable(f"{url}: {error}") from None
+            with self._files.open(f"{self._path}/{path}", "rb") as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
+        except Exception as error:  # each package has its own
+            # Over HTTP whatever happens is a FileNotFoundError, with the truth as its cause.
+            truth = error.__cause__ or error
+            told = f"{type(truth).__name__}: {truth}".replace(self._path, self._url)
+            raise Unavailable(f"{self._url}/{path}: {told}") from None
+
+
+def _file_system(scheme: str, url: str) -> tuple[Any, str]:
+    """What fsspec reaches a URL's place with, and the path there."""
+    # Here, because other commands don't want to wait for it.
+    from fsspec.core import url_to_fs
+    from fsspec.registry import available_protocols, known_implementations
+
+    known = known_implementations.get(scheme)
+    if scheme in _NO_FOLDERS or scheme not in available_protocols():
+        raise InvalidInput(
+            f"{scheme}:// is nothing that a model can come from; a box is HOST:PORT or tls://…, a "
+            "folder https://, s3://, gs://, abfs://, ssh://, file:// or another scheme of fsspec"
+        )
+    options: dict[str, Any] = {}
+    if scheme in ("http", "https"):
+        from aiohttp import ClientTimeout
+
+        # Without a block size the file comes in one piece, from servers without ranges too.
+        patience = ClientTimeout(total=None, sock_connect=_PATIENCE_S, sock_read=_PATIENCE_S)
+        options = {"block_size": 0, "client_kwargs": {"timeout": patience}}
+    try:
+        files, path = url_to_fs(url, **options)
+        return files, str(path)
+    except ImportError as error:
+        wanted = known["err"] if known and "err" in known else str(error)
+        raise InvalidInput(f"{scheme}:// takes a package that isn't installed: {wanted}") from None
+    except Exception as error:  # as in `Folder`
+        raise Unavailable(f"{_without_secrets(url)}: {type(error).__name__}: {error}") from None
+
+
+def _without_secrets(url: str) -> str:
+    """A URL without the name and password that it may hold."""
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
 
 
 class BoxSource:
@@ -172,6 +225,8 @@ def pull(
         OSError: The repository can't be written to.
     """
     entries = source.entries()
+    if sum([entry.size or 0 for entry in entries]) > most_bytes:
+        raise InvalidInput(f"model {model!r} is larger than {most_bytes / 1e6:,.0f} MB, the limit")
     place = root / model
     if place.exists():
         if _digests(entries_of(place)) == _digests(entries):
@@ -208,7 +263,7 @@ def _fetch(source: Source, entry: FileEntry, path: Path, most: int, progress: Pr
         for chunk in source.chunks(entry):
             size += len(chunk)
             if size > most:
-                raise InvalidInput(f"{entry.path} and what came before it are larger than allowed")
+                raise InvalidInput(f"{entry.path} and what came before it are beyond the limit")
             digest.update(chunk)
             file.write(chunk)
             progress(entry.path, size)

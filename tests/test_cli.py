@@ -111,6 +111,14 @@ STATUS = {
                 "budgets": [{"seconds": 3600, "limit": 0.5, "spent": 0.2}],
             },
         },
+        {
+            "id": "npu:0",
+            "up": True,
+            "runs": 1,
+            "progress": {"done": 1, "total": 1, "text": "ready"},
+            "energy": {"joules": 1234.5, "cost": 0.000103},
+            "costs": {"cost_per_request": 0.0, "cost_per_s": 0.0, "cost_per_kwh": 0.3},
+        },
     ],
 }
 
@@ -204,8 +212,9 @@ class TestStatus:
         assert "laxity 0.1.0 · pid 77 · up 1 h 2 min · policy goodput (quantile 0.95) · 3 held" in (
             " ".join(out.split())
         )
-        assert re.search(r"cpu:0 +up +1 +78 +ready", out)
+        assert re.search(r"cpu:0 +up +1 +78 +unknown +ready", out)
         assert re.search(r"gpu:0 +down .* openvino, batch 4 +3/8", out)
+        assert re.search(r"npu:0 +up +1 +1,23[45] +0.000103 +ready", out)
         assert re.search(r"completed +1,999 +99.95 % +in time", out)
         assert re.search(r"digits +any +3", out)
         assert re.search(r"eu +half-open +12 +14.2 ms +3 ms +1.6 % +42 +0.25 +0.2 of 0.5", out)

@@ -7,6 +7,7 @@ import operator
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,10 +47,10 @@ def profile(tmp_path, monkeypatch, capsys):
     return run
 
 
-def figures(out: str) -> list[dict]:
+def figures(out: str) -> list[dict[str, Any]]:
     (device,) = json.loads(out)["devices"]
     assert device["device"] == "cpu:0"
-    rows: list[dict] = device["measured"]
+    rows: list[dict[str, Any]] = device["measured"]
     return rows
 
 

@@ -18,7 +18,7 @@ from scheduler.core.events import TargetUp
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.driver import Driver
-from scheduler.errors import InvalidInput, ModelNotFound, Unauthorized
+from scheduler.errors import InvalidInput, ModelNotFound, Unauthorized, Unavailable
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.model_files import FileEntry, checked_entries, entries_from_sums
@@ -106,7 +106,13 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("source", ["web", "box"])
+@pytest.fixture
+def folder(web: str, shelf: Path) -> str:
+    """The same folder, without a server."""
+    return f"file://{shelf}"
+
+
+@pytest.mark.parametrize("source", ["web", "folder", "box"])
 def test_a_model_comes_whole_and_a_second_time_not_at_all(request, source, shelf, root):
     found = source_of(request.getfixturevalue(source), "relu", TOKEN)
     assert pull(found, root, "relu", LIMIT, fine)
@@ -154,6 +160,49 @@ def test_a_box_gives_only_what_it_serves_and_only_to_boxes(box):
         source_of(box, "other", TOKEN).entries()
     with pytest.raises(Unauthorized):
         source_of(box, "relu", "lx_another-token-00").entries()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s4://b", "s4:// is nothing that a model can come from; a box is HOST:PORT"),
+        ("memory://b", "nothing that a model can come from"),
+        ("zip://a.zip::https://b", "without ::"),
+        ("https://b/c?key=secret", "without \\?"),
+    ],
+)
+def test_what_is_no_place_is_named_with_what_would_be(url, said):
+    with pytest.raises(InvalidInput, match=said):
+        source_of(url, "relu", None)
+
+
+def test_a_package_that_is_wanting_is_named(monkeypatch):
+    def missing(*_args: object, **_options: object) -> None:
+        raise ImportError("No module named 's3fs'")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", missing)
+    with pytest.raises(InvalidInput, match="isn't installed: Install s3fs to access S3"):
+        source_of("s3://models/line-3", "relu", None)
+
+
+@pytest.mark.parametrize("url", ["file:///nowhere", "http://me:secret@127.0.0.1:9/models"])
+def test_a_folder_that_is_not_there_is_said_without_its_secrets(url):
+    with pytest.raises(Unavailable) as caught:
+        source_of(url, "relu", None).entries()
+    assert "/relu/SHA256SUMS" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_model_whose_size_is_known_to_be_too_large_is_not_begun(box, root):
+    with pytest.raises(InvalidInput, match="larger than 2 MB, the limit"):
+        pull(source_of(box, "relu", TOKEN), root, "relu", 2_000_000, fine)
+    assert list(root.iterdir()) == []
+
+
+def test_a_list_of_files_without_end_is_not_read_to_it(shelf, root):
+    (shelf / "relu/SHA256SUMS").write_bytes(bytes(3_000_000))
+    with pytest.raises(InvalidInput, match="SHA256SUMS is larger"):
+        pull(source_of(f"file://{shelf}", "relu", None), root, "relu", LIMIT, fine)
 
 
 def test_the_command_takes_a_model_that_can_be_served(web, shelf, root):

@@ -252,6 +252,7 @@ class DeviceHost:
                 latency_ns=choice.profile.latency_ns,
                 rank=variant.rank,
                 accuracy=variant.accuracy,
+                energy_uj=choice.profile.energy_uj,
             )
             self._residency.admit(key, resident)
             if model.residency == "lazy":

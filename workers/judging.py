@@ -181,7 +181,10 @@ class _EnergyPerBatch:
     def end(self) -> None:
         drawn = self._joules() if self._began is not None else None
         if drawn is not None and self._began is not None and self.runs:
-            self.microjoules[self._batch] = round((drawn - self._began) / self.runs * 1e6)
+            microjoules = round((drawn - self._began) / self.runs * 1e6)
+            # A counter that was reset, or is too coarse for so little, has told nothing.
+            if microjoules > 0:
+                self.microjoules[self._batch] = microjoules
         self._began = None
 
 

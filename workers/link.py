@@ -80,13 +80,15 @@ def unpack_items(specs: Any, count: int, body: Body | None) -> list[Tensors]:
 def offer_header(offer: Offer) -> Header:
     """An offer as a message."""
     ladder = [[size, list(samples)] for size, samples in offer.latency_ns.items()]
-    return {"t": "offer", **asdict(offer), "latency_ns": ladder}
+    energy = [list(metered) for metered in offer.energy_uj.items()]
+    return {"t": "offer", **asdict(offer), "latency_ns": ladder, "energy_uj": energy}
 
 
 def offer_from(header: Header) -> Offer:
     """The offer of a message."""
     fields = {key: value for key, value in header.items() if key != "t"}
     fields["latency_ns"] = {size: tuple(samples) for size, samples in fields["latency_ns"]}
+    fields["energy_uj"] = dict(fields["energy_uj"])
     return Offer(**fields)
 
 

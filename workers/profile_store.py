@@ -161,6 +161,8 @@ def _age(path: Path) -> float:
 
 def _is_sound(entry: _Entry) -> bool:
     ladder = entry.latency_ns
+    if min(entry.energy_uj.values(), default=0) < 0:
+        return False
     if entry.rejected is not None:
         return not ladder
     return 1 in ladder and all(

@@ -21,7 +21,7 @@ from replay.report.sections import (
     load_charts,
 )
 from replay.report.svg import legend_mark
-from replay.report.table import COLUMNS, cells, compared, notes
+from replay.report.table import cells, columns, compared, notes
 from replay.results import RunResult
 
 
@@ -61,7 +61,7 @@ def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | No
         "title": title,
         "facts": _facts(found),
         "notes": notes(found),
-        "columns": [column.title for column in COLUMNS],
+        "columns": [column.title for column in columns(found)],
         "policies": _policies(found),
         "endings": ENDINGS,
         "by_case": _by_case(found),

@@ -49,7 +49,7 @@ def milliseconds(found: Estimate) -> str:
 
 
 def money(found: Estimate) -> str:
-    """A cost, in whatever the fleet's costs are in."""
+    """A cost, in whatever the fleet's costs are in, or an energy: with three digits at least."""
     if not found.mean:
         return "0"
     decimals = next((d for d in range(8) if abs(found.mean) * 10**d >= 100), 7)
@@ -65,21 +65,28 @@ def _share_of(ending: str) -> Measure:
     return lambda run: run.share(ending)
 
 
-COLUMNS: Sequence[Column] = (
+_COLUMNS: Sequence[Column] = (
     Column("on time %", lambda run: run.on_time, percent),
     Column("of bound %", lambda run: run.of_bound, percent),
     Column("p50 ms", lambda run: run.p50_ms, milliseconds),
     Column("p99 ms", lambda run: run.p99_ms, milliseconds),
     *(Column(f"{ending} %", _share_of(ending), percent) for ending in ENDINGS[1:]),
     Column("cost", lambda run: run.result.cost, money),
+    Column("joules", lambda run: run.result.energy_j, money),
 )
-"""What is told of a policy, in the order of the table."""
+_NOT_IF_NARROW = ("failed", "joules")
+
+
+def columns(found: Study) -> list[Column]:
+    """What is told of a policy, in the order of the table; of energy, where some is known."""
+    metered = any(run.result.energy_j for run in found.runs())
+    return [column for column in _COLUMNS if metered or column.title != "joules"]
 
 
 def cells(found: Study, policy: str, case: Case | None = None) -> list[str]:
     """A policy's row: means over seeds, of one case or of all."""
     row = []
-    for column in COLUMNS:
+    for column in columns(found):
         if case is None:
             value = found.overall(column.measure, policy)
         else:
@@ -107,6 +114,7 @@ def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
                 "p50_ms": run.p50_ms,
                 "p99_ms": run.p99_ms,
                 "cost": result.cost,
+                "energy_j": result.energy_j,
                 **{ending.replace(" ", "_"): run.endings[ending] for ending in ENDINGS},
                 "outcomes": dict(sorted(result.outcomes().items())),
                 "notes": list(result.notes),
@@ -171,12 +179,12 @@ def print_table(
 def _blocks(found: Study, width: int) -> list[Table]:
     """A table per case, their columns aligned; what does not fit is left out.
 
-    Intervals other than that of the share on time go first, then the share that failed.
+    Intervals other than that of the share on time go first, then the share that failed and energy.
     """
-    titles = [column.title for column in COLUMNS]
+    titles = [column.title for column in columns(found)]
     if width < _WIDE:
         titles = [title.removesuffix(" %") for title in titles]
-    kept = [index for index in range(len(titles)) if width >= _NARROW or titles[index] != "failed"]
+    kept = [i for i in range(len(titles)) if width >= _NARROW or titles[i] not in _NOT_IF_NARROW]
     blocks: list[tuple[str, list[list[str]]]] = []
     for name, case in _shown(found):
         rows = []
@@ -187,8 +195,8 @@ def _blocks(found: Study, width: int) -> list[Table]:
             rows.append([policy, *(row[index] for index in kept)])
         blocks.append((name, rows))
     heads = ["policy", *(titles[index] for index in kept)]
-    columns = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
-    widths = [max(map(len, column)) for column in columns]
+    down = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
+    widths = [max(map(len, column)) for column in down]
     return [_block(name, heads, widths, rows, width < _NARROW) for name, rows in blocks]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,9 +20,12 @@ class Offer:
             of these sizes, 1 among them.
         rank: The owner's order of preference among the model's variants, 0 first.
         accuracy: The share of right answers on held-out data, where the owner states one.
+        energy_uj: Batch size to the energy that a batch takes, in microjoules, 0 or more; empty
+            where it is not measured.
 
     Raises:
-        ValueError: Batch size 1 was not measured, or a batch size has no or impossible samples.
+        ValueError: Batch size 1 was not measured, or a batch size has no or impossible samples,
+            or takes less energy than none.
     """
 
     model: str
@@ -30,6 +34,7 @@ class Offer:
     latency_ns: Mapping[int, tuple[int, ...]] = field(hash=False)
     rank: int = 0
     accuracy: float | None = None
+    energy_uj: Mapping[int, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuses what could not be scheduled."""
@@ -40,8 +45,25 @@ class Offer:
         for size, samples in self.latency_ns.items():
             if size < 1 or not samples or min(samples) <= 0:
                 raise ValueError(f"{what}: batch size {size} needs latencies above 0")
+        for size, energy_uj in self.energy_uj.items():
+            if size < 1 or energy_uj < 0:
+                raise ValueError(f"{what}: batch size {size} takes {energy_uj} uJ, less than none")
 
     @property
     def max_batch(self) -> int:
         """The largest batch that was measured, and so the largest that is sent."""
         return max(self.latency_ns)
+
+    def energy(self, requests: int) -> float:
+        """The energy of a batch in microjoules; 0 where it is not measured.
+
+        Of a size that was not metered it is that of the next larger one, or beyond those a share
+        of the largest.
+        """
+        metered = sorted(self.energy_uj)
+        if not metered:
+            return 0.0
+        at = bisect_left(metered, requests)
+        if at < len(metered):
+            return float(self.energy_uj[metered[at]])
+        return self.energy_uj[metered[-1]] * requests / metered[-1]

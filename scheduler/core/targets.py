@@ -13,6 +13,9 @@ from scheduler.core.requests import Request, RequestClass
 Tensors = tuple[str, tuple[tuple[int, ...], ...]]
 """A model and the shapes of a request's inputs, as in `RequestClass`; all such are of one size."""
 
+UJ_PER_KWH = 3.6e12
+"""Microjoules in a kilowatt-hour."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
@@ -33,6 +36,7 @@ class TargetSpec:
         peer: Whether it is another box's scheduler: what is known of it is a report of some age,
             and others send there too.
         too_large: Requests with such tensors are more than it takes.
+        cost_per_kwh: What a kilowatt-hour costs there, in the same unit.
 
     Raises:
         ValueError: It could never run anything.
@@ -49,6 +53,7 @@ class TargetSpec:
     transfer_ns: tuple[int, float] = (0, 0.0)
     peer: bool = False
     too_large: tuple[Tensors, ...] = ()
+    cost_per_kwh: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses what could never run anything."""
@@ -56,12 +61,22 @@ class TargetSpec:
             raise ValueError(f"target {self.id!r} needs slots of 1 or more and a lead of 0 or more")
         if not 1 <= self.width <= self.slots:
             raise ValueError(f"target {self.id!r} needs a width from 1 to its {self.slots} slots")
-        if min(*self.transfer_ns, self.cost_per_request, self.cost_per_s) < 0:
+        costs = self.cost_per_request, self.cost_per_s, self.cost_per_kwh
+        if min(*self.transfer_ns, *costs) < 0:
             raise ValueError(f"target {self.id!r}: costs and transfer times are 0 or more")
 
-    def cost(self, requests: int, execution_ns: int) -> float:
-        """What a batch there costs."""
-        return self.cost_per_request * requests + self.cost_per_s * execution_ns / 1e9
+    @property
+    def is_paid(self) -> bool:
+        """Whether somebody sends a bill for what runs there, as a cloud does.
+
+        Energy is none: what a device draws is a reason to prefer another, not to spare it.
+        """
+        return bool(self.cost_per_request or self.cost_per_s)
+
+    def cost(self, requests: int, execution_ns: int, energy_uj: float) -> float:
+        """What a batch there costs, with the energy that `Offer.energy` tells of it."""
+        energy = self.cost_per_kwh * energy_uj / UJ_PER_KWH
+        return self.cost_per_request * requests + self.cost_per_s * execution_ns / 1e9 + energy
 
     def transfer(self, size_bytes: int) -> int:
         """How long tensors of that size take to get there, in nanoseconds."""

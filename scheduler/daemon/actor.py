@@ -139,7 +139,8 @@ class SchedulerProcess:
         policy = (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
         self._journal = _open_journal(config, policy, held)
-        self._driver = Driver(policy, held, journal=self._journal)
+        price = config.energy.cost_per_kwh
+        self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price)
         rules = DoorRules(
             site=config.site,
             access=load_access(config.token_file, config.tenants_file),

@@ -124,6 +124,7 @@ def _describe_offer(device: str, offer: Offer) -> dict[str, Any]:
         "target": device,
         "runtime": offer.runtime,
         "accuracy": offer.accuracy,
+        "energy_uj": {str(batch): energy for batch, energy in sorted(offer.energy_uj.items())},
         "latency_ms": {
             str(batch): {
                 "p50": samples[len(samples) // 2] / 1e6,

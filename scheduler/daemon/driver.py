@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from scheduler.core.targets import TargetSpec, TargetState, reached_over
 from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.ending import end_tasks
+from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.link import Ran, TargetLink
 from scheduler.daemon.submission import Answer, Submission
@@ -93,6 +94,7 @@ class Driver:
         limits: What may be held at most.
         clock_ns: The monotonic clock.
         journal: Where each event and its commands are written down.
+        cost_per_kwh: What energy costs.
 
     Attributes:
         policy: Name and options of the policy that decides now.
@@ -109,6 +111,7 @@ class Driver:
         limits: Limits = Limits(),  # noqa: B008
         clock_ns: Callable[[], int] = time.monotonic_ns,
         journal: Journal | None = None,
+        cost_per_kwh: float = 0.0,
     ) -> None:
         """Holds nothing and has no devices."""
         self.policy = policy
@@ -118,6 +121,7 @@ class Driver:
         self.after_event: Callable[[], None] = lambda: None
         self.background: Background | None = None
         self._journal = journal
+        self._energy = EnergyAccount(cost_per_kwh)
         self._loop = asyncio.get_running_loop()
         self._ways: dict[str, _Way] = {}
         self._pending: dict[int, _Pending] = {}
@@ -163,7 +167,7 @@ class Driver:
         """The device can run one more variant."""
         target = self.core.targets.get(target_id)
         if target is not None and target.up:
-            self.catalog.add_offer(target_id, offer)
+            self._learn_offers(target_id, (offer,))
             self._handle(TargetReport(target_id, (offer,)))
             return
         way = self._ways[target_id]
@@ -171,21 +175,22 @@ class Driver:
 
     def on_up(self, spec: TargetSpec) -> None:
         """A target is ready."""
-        self._learn_offers(spec)
+        self._learn_offers(spec.id, spec.offers)
         way = self._ways[spec.id]
         if way.lost_ns is not None:
             way.away_ns = self.clock_ns() - way.lost_ns
             way.lost_ns = None
-        self._handle(TargetUp(spec))
+        self._handle(TargetUp(self._energy.priced(spec)))
 
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
         """A target is different from now on."""
-        self._learn_offers(spec)
-        self._handle(TargetChanged(spec, closed_ns))
+        self._learn_offers(spec.id, spec.offers)
+        self._handle(TargetChanged(self._energy.priced(spec), closed_ns))
 
-    def _learn_offers(self, spec: TargetSpec) -> None:
-        for offer in spec.offers:
-            self.catalog.add_offer(spec.id, offer)
+    def _learn_offers(self, target_id: str, offers: Iterable[Offer]) -> None:
+        for offer in offers:
+            self.catalog.add_offer(target_id, offer)
+            self._energy.learn(target_id, offer)
 
     def on_progress(self, target_id: str, done: int, total: int, text: str) -> None:
         """How far the target is with getting ready."""
@@ -205,6 +210,8 @@ class Driver:
     ) -> None:
         """Gives the core the news of a run, and the callers their outputs."""
         dispatch = self._runs.pop(run_id)
+        if self._energy.offers:
+            self._energy.count(dispatch)
         outputs: dict[int, Packed] = {}
         errors: dict[int, str] = {}
         for request_id, result in zip(dispatch.request_ids, results, strict=True):
@@ -405,6 +412,7 @@ class Driver:
                     **way.link.describe(),
                     "progress": dict(zip(("done", "total", "text"), way.progress, strict=True)),
                     "telemetry": way.telemetry,
+                    "energy": self._energy.describe(target_id),
                 }
                 for target_id, way in sorted(self._ways.items())
             ],
@@ -414,10 +422,16 @@ class Driver:
 def _about(target: TargetState | None) -> dict[str, Any]:
     """A target as the core knows it; None before it came up for the first time."""
     if target is None:
-        return {"up": False, "runs": 0, "calibration": [], "transfer_ns": (0, 0.0)}
+        return {"up": False, "runs": 0, "calibration": [], "transfer_ns": (0, 0.0), "costs": {}}
+    spec = target.spec
     return {
         "up": target.up,
         "runs": len(target.runs),
         "calibration": [each._asdict() for each in target.calibration()],
-        "transfer_ns": target.spec.transfer_ns,
+        "transfer_ns": spec.transfer_ns,
+        "costs": {
+            "cost_per_request": spec.cost_per_request,
+            "cost_per_s": spec.cost_per_s,
+            "cost_per_kwh": spec.cost_per_kwh,
+        },
     }

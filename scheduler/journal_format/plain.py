@@ -45,7 +45,8 @@ def _named_fields(thing: Any) -> dict[str, Any]:
 
 def plain_offer(offer: Offer) -> dict[str, Any]:
     """An offer's fields by name."""
-    return {**_named_fields(offer), "latency_ns": dict(offer.latency_ns)}
+    ladders = {"latency_ns": dict(offer.latency_ns), "energy_uj": dict(offer.energy_uj)}
+    return {**_named_fields(offer), **ladders}
 
 
 def plain_target(spec: TargetSpec) -> dict[str, Any]:
@@ -107,7 +108,11 @@ def offer_from(named: Any) -> Offer:
     }
     for name, kind in (("model", str), ("variant", str), ("rank", int)):
         checked(named[name], kind)
-    return Offer(**{**_frozen(named), "latency_ns": latency_ns})
+    energy_uj = {
+        checked(size, int): checked(energy, int)
+        for size, energy in named.get("energy_uj", {}).items()
+    }
+    return Offer(**{**_frozen(named), "latency_ns": latency_ns, "energy_uj": energy_uj})
 
 
 def target_from(named: Any) -> TargetSpec:

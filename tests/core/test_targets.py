@@ -183,16 +183,38 @@ def test_the_next_batch_leaves_as_long_before_as_the_last_one_took_to_get_there(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"width": 0}, {"width": 3}, {"cost_per_s": -1.0}, {"transfer_ns": (0, -1.0)}]
+    "wrong",
+    [
+        {"width": 0},
+        {"width": 3},
+        {"cost_per_s": -1.0},
+        {"cost_per_kwh": -1.0},
+        {"transfer_ns": (0, -1.0)},
+    ],
 )
 def test_a_target_that_can_not_be_is_refused(wrong):
     with pytest.raises(ValueError, match="'t'"):
         TargetSpec("t", (FIVE,), **wrong)
 
 
-def test_a_batch_costs_its_requests_and_its_time():
+def test_a_batch_costs_its_requests_its_time_and_its_energy():
     spec = TargetSpec("t", cost_per_request=0.5, cost_per_s=2.0)
-    assert spec.cost(4, 250 * MS) == 2.5
+    assert spec.cost(4, 250 * MS, 9e9) == 2.5
+    assert replace(spec, cost_per_kwh=0.36).cost(4, 250 * MS, 1e12) == pytest.approx(2.6)
+
+
+def test_energy_is_no_bill():
+    assert not TargetSpec("t", cost_per_kwh=1.0).is_paid
+    assert TargetSpec("t", cost_per_request=1.0).is_paid
+    assert TargetSpec("t", cost_per_s=1.0).is_paid
+
+
+def test_a_batch_takes_the_energy_of_the_next_size_that_was_metered():
+    metered = replace(FIVE, energy_uj={1: 10, 4: 16})
+    assert [metered.energy(n) for n in (1, 2, 4, 8)] == [10, 16, 16, 32]
+    assert FIVE.energy(3) == 0
+    with pytest.raises(ValueError, match="-1 uJ"):
+        replace(FIVE, energy_uj={1: -1})
 
 
 def test_a_closed_target_takes_nothing_until_it_opens_again():

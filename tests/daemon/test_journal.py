@@ -99,6 +99,7 @@ OFFERS = built(
     latency_ns=st.dictionaries(
         st.integers(2, 64), st.lists(st.integers(1, 10**12), min_size=1).map(tuple), max_size=2
     ).map(lambda ladder: {1: (7,), **ladder}),
+    energy_uj=st.dictionaries(st.integers(1, 64), st.integers(0, 10**9), max_size=2),
 )
 SPECS = built(
     TargetSpec,
@@ -106,6 +107,7 @@ SPECS = built(
     width=st.integers(1, 3),
     cost_per_request=st.floats(0, 9),
     cost_per_s=st.floats(0, 9),
+    cost_per_kwh=st.floats(0, 9),
     offers=st.lists(OFFERS, max_size=2).map(tuple),
 )
 COMMANDS = st.one_of(

@@ -46,6 +46,7 @@ class MadeUpDevice:
         self.listener = listener
         self.loop = loop
         self.base_ms, self.item_ms = 20.0, 5.0
+        self.energy_uj: dict[int, int] = {}
         self.ran = 0
         self._free_s = 0.0
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -55,7 +56,9 @@ class MadeUpDevice:
             n: tuple(int((self.base_ms + self.item_ms * n) * MS * f) for f in (0.98, 1, 1.02))
             for n in (1, 2, 4, 8)
         }
-        offers = tuple(Offer(model, "v", "made-up", ladder) for model in self.models)
+        offers = tuple(
+            Offer(model, "v", "made-up", ladder, energy_uj=self.energy_uj) for model in self.models
+        )
         return TargetSpec(self.device_id, offers)
 
     async def keep_connected(self) -> None:
@@ -148,6 +151,7 @@ class Box:
         token: str = TOKEN,
         site: str = "line-3",
         body_bytes: int = 1_000,
+        cost_per_kwh: float = 0.0,
     ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -159,7 +163,9 @@ class Box:
         self.cable = Cable()
         # Monotonic clocks of two machines never agree.
         offset_ns = random.Random(name).randrange(10**15)
-        self.driver = Driver(policy, clock_ns=lambda: loop.time_ns() + offset_ns)
+        self.driver = Driver(
+            policy, clock_ns=lambda: loop.time_ns() + offset_ns, cost_per_kwh=cost_per_kwh
+        )
         rules = DoorRules(site, ACCESS, FrameLimits(body_bytes=body_bytes), 64, 10**12)
         self.door = NativeDoor(self.driver, rules, self.driver.status)
         models = {"m": "d"} if models is None else models

@@ -74,6 +74,31 @@ async def test_what_a_box_can_not_do_in_time_another_one_does():
         assert a.places["b/cpu:0"] == b.device.ran > 100
 
 
+@virtually
+async def test_energy_is_told_to_other_boxes_and_costs_what_it_does_where_a_request_came_in():
+    a, b = Box("a", policy=("cheapest", {}), cost_per_kwh=0.36), Box("b")
+    a.device.energy_uj, b.device.energy_uj = {1: 20_000, 8: 80_000}, {1: 5_000}
+    async with site(a, b):
+        await a.load(5, 2, 400)
+        told = {target["id"]: target for target in a.driver.status()["targets"]}
+        assert a.places["b/cpu:0"] > 0.9 * a.asked, "where it takes least"
+        assert told["b"]["energy"]["joules"] == pytest.approx(0.005 * a.places["b/cpu:0"])
+        assert told["b"]["energy"]["cost"] == pytest.approx(told["b"]["energy"]["joules"] * 1e-7)
+        assert told["cpu:0"]["costs"]["cost_per_kwh"] == 0.36
+        await b.load(5, 1, 400)
+        told = {target["id"]: target for target in b.driver.status()["targets"]}
+        assert told["cpu:0"]["energy"]["joules"] > 0, "measured, though it has no price"
+        assert told["cpu:0"]["energy"]["cost"] == 0
+
+
+@virtually
+async def test_a_device_without_a_counter_says_so():
+    async with site(Box("a", cost_per_kwh=0.36)) as (a,):
+        await a.load(5, 1, 400)
+        (told,) = a.driver.status()["targets"]
+        assert told["energy"] is None
+
+
 @pytest.mark.parametrize("policy", ["goodput", "spill"])
 @virtually
 async def test_three_boxes_with_the_load_on_one_are_nearly_as_good_as_one_of_their_size(policy):

@@ -187,12 +187,87 @@ def test_what_will_be_late_is_dropped_before_it_is():
 # -- what targets cost, and how far away they are
 
 
+DEAR = replace(CLOUD, id="dear", cost_per_request=0.9)
+SECONDS = replace(CLOUD, id="seconds", cost_per_request=0.0, cost_per_s=20.0)
+FAR = replace(CLOUD, id="far", cost_per_request=0.1, transfer_ns=(40 * MS, 0.0))
+"""For one request that takes 10.5 ms: 0.9, 0.21 and 0.1; all of them are open."""
+
+
+@pytest.mark.parametrize("policy", [Goodput, Spill, Cheapest])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize(("budget_ms", "where"), [(80, "far"), (30, "seconds")])
+def test_of_several_clouds_the_cheapest_that_is_in_time_gets_what_is_late_here(
+    policy, order, budget_ms, where
+):
+    clouds = DEAR, SECONDS, FAR
+    watch = box(policy, target("cpu:0", offer(base_ms=200), slots=1), *(clouds[i] for i in order))
+    assert sent(submit(watch, request(1, budget_ms))) == [(where, (1,))]
+    watch.close()
+
+
+@pytest.mark.parametrize("policy", [Goodput, Spill])
+def test_when_the_cheapest_cloud_is_full_the_next_one_is_taken(policy):
+    small = replace(FAR, slots=1, width=1)
+    watch = box(policy, target("cpu:0", offer(base_ms=200), slots=1), DEAR, small)
+    assert sent(submit(watch, request(1, 80))) == [("far", (1,))]
+    assert sent(submit(watch, request(2, 60))) == [("dear", (2,))]
+    watch.close()
+
+
+def test_what_the_cheapest_cloud_can_not_be_paid_for_any_more_is_not_sent_to_a_dearer_one():
+    watch = box(
+        lambda: Spill(budget_per_hour=0.35), target("cpu:0", offer("x")), DEAR, SECONDS, FAR
+    )
+    places = [sent(submit(watch, request(i, 80))) for i in range(1, 7)]
+    assert places == [[("far", (1,))], [("far", (2,))], [("far", (3,))], [], [], []]
+    watch.close()
+
+
+def test_after_a_refusal_clouds_are_filled_last_and_the_cheapest_first():
+    watch = box(Goodput, DEAR, FAR, target("cpu:0", slots=1))
+    submit(watch, request(1, 2))
+    assert watch.finished[1].outcome is Outcome.INFEASIBLE
+    assert [sent(submit(watch, request(i, 90)))[0][0] for i in (2, 3)] == ["cpu:0", "far"]
+    watch.close()
+
+
 def test_cheapest_uses_what_costs_only_when_it_must():
     free = target(slots=1)
     watch = box(Cheapest, free, replace(CLOUD, transfer_ns=(0, 0.0)))
     assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
     assert sent(submit(watch, request(2, 50))) == []
     assert sent(submit(watch, *(request(i, 13) for i in range(3, 12))))[0][0] == "cloud"
+    watch.close()
+
+
+def drawing(target_id: str, base_ms: int, *energy_uj: int) -> TargetSpec:
+    """A device whose batches of 1, 2, 4 … take so much energy, which costs something."""
+    made = offer(base_ms=base_ms, item_ms=0.5)
+    metered = dict(zip(made.latency_ns, energy_uj, strict=False))
+    spec = target(target_id, replace(made, energy_uj=metered), slots=1)
+    return replace(spec, cost_per_kwh=0.3)
+
+
+def test_cheapest_takes_the_device_that_draws_least_and_the_other_where_time_is_short():
+    watch = box(Cheapest, drawing("gpu:0", 2, 90_000, 95_000), drawing("npu:0", 8, 5_000, 9_000))
+    assert sent(submit(watch, request(1, 50))) == [("npu:0", (1,))]
+    assert sent(submit(watch, request(2, 50))) == []
+    assert sent(submit(watch, request(3, 2.6))) == [("gpu:0", (3,))]
+    watch.close()
+
+
+def test_cheapest_joins_the_batch_where_that_adds_least():
+    slow, fast = drawing("cpu:0", 2, 30_000, 31_000), drawing("gpu:0", 1, 35_000, 60_000)
+    watch = box(Cheapest, slow, fast)
+    three = request(1, 20, priority=1), request(2, 2.6, priority=2), request(3, 20, priority=3)
+    assert dict(sent(submit(watch, *three))) == {"cpu:0": (1, 3), "gpu:0": (2,)}
+    watch.close()
+
+
+def test_energy_makes_no_device_one_to_be_spared_by_the_default():
+    watch = box(Goodput, target(slots=1), drawing("gpu:0", 2, 90_000))
+    assert sent(submit(watch, request(1, 60))) == [("cpu:0", (1,))]
+    assert sent(submit(watch, request(2, 60))) == [("gpu:0", (2,))]
     watch.close()
 
 

@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_bytes_on_any_machine():
     result = experiment(deadline_scale=10_000).simulate(FCFS, 7)
     result.calibration = []
     digest = hashlib.sha256(results_json([result]).encode()).hexdigest()
-    assert digest == "e4147a9fa91de546ef70fcb4da90ba7f349b1130d04494b70f40faaf4b28b1a1"
+    assert digest == "07273860e1d54d7e55c488e8efbf6098151d0396a58edbf3b7a5784eb377e524"
 
 
 def test_processes_and_seeds_change_nothing():
@@ -104,6 +104,31 @@ def test_what_targets_cost_is_added_up():
     dear = sum(r.target == "gpu:0" for r in result.rows)
     assert dear > 0
     assert result.cost >= 0.25 * dear
+
+
+def test_energy_is_added_up_and_costs_what_the_fleet_says():
+    devices = [{"id": "cpu:0", "slots": 1, "power_w": 10}, {"id": "gpu:0", "slots": 1}]
+    made = experiment(boxes=[{"devices": devices}], energy={"cost_per_kwh": 0.36})
+    result = made.simulate(EDF, 1)
+    (cpu, _) = made.fleet.targets()
+    of_model = {offer.model: offer.energy_uj[1] for offer in cpu.offers}
+    assert of_model == {"a": pytest.approx(1e5, rel=0.02), "b": pytest.approx(5e4, rel=0.02)}
+    run = [of_model[r.model] for r in result.rows if r.target == "cpu:0"]
+    assert result.energy_j >= sum(run) / 1e6 > 0
+    assert result.cost == pytest.approx(result.energy_j * 1e-7)
+    (summed,) = summary([result])
+    assert summed["energy_j"] == result.energy_j
+
+
+def test_energy_changes_nothing_for_the_default_policy():
+    devices = [{"id": "cpu:0", "power_w": 10}, {"id": "gpu:0", "time_scale": 0.5, "power_w": 40}]
+    goodput = PolicyChoice.parse("goodput")
+    with_energy = experiment(boxes=[{"devices": devices}], energy={"cost_per_kwh": 0.36})
+    idle = [{key: value for key, value in d.items() if key != "power_w"} for d in devices]
+    without = experiment(boxes=[{"devices": idle}])
+    drawing, plain = (made.simulate(goodput, 1) for made in (with_energy, without))
+    assert list(drawing.rows) == list(plain.rows)
+    assert drawing.cost > 0 == plain.cost
 
 
 def test_promises_and_how_often_they_were_kept():

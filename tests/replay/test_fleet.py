@@ -81,6 +81,19 @@ boxes:
     assert made.base_ns() == {"m": gpu.offers[1].latency_ns[1][16]}
 
 
+def test_energy_is_told_by_batch_or_by_power():
+    (cpu,) = fleet(
+        """
+models:
+  - {name: m, latency: [{batch: 1, p50_ms: 2, energy_uj: 700}, {batch: 4, p50_ms: 5}]}
+boxes: [{devices: [{id: "cpu:0", power_w: 20}]}]
+energy: {cost_per_kwh: 0.3}
+"""
+    ).targets()
+    assert cpu.offers[0].energy_uj == {1: 700, 4: 100_000}
+    assert cpu.cost_per_kwh == 0.3
+
+
 def test_quantiles_come_back_out_of_the_samples():
     samples = quantile_samples(10 * MS, 15 * MS)
     assert samples[len(samples) // 2] == pytest.approx(10 * MS, rel=0.02)
@@ -154,19 +167,27 @@ def test_a_bad_table_is_named_with_its_line(tmp_path, rows, said):
 
 def test_what_a_box_says_of_its_models_becomes_a_fleet():
     latency = {"1": {"p50": 2.0, "p95": 3.0}, "4": {"p50": 5.0, "p95": 5.0}}
-    place = {"target": "cpu:0", "runtime": "openvino", "accuracy": 0.9, "latency_ms": latency}
+    place = {
+        "target": "cpu:0",
+        "runtime": "openvino",
+        "accuracy": 0.9,
+        "latency_ms": latency,
+        "energy_uj": {"4": 900},
+    }
     said = {"models": [{"name": "m", "variants": [{"name": "int8", "targets": [place]}]}]}
     status: Any = {"targets": [{"id": "cpu:0", "transfer_ns": [0, 0.0]}]}
     (target,) = fleet_of_models(json.loads(json.dumps(said)), status).targets()
     assert target == TargetSpec("cpu:0", target.offers)
+    assert target.offers[0].energy_uj == {4: 900}
     (offer,) = target.offers
     assert (offer.runtime, offer.variant, offer.accuracy) == ("openvino", "int8", 0.9)
     assert sorted(offer.latency_ns) == [1, 4]
     with pytest.raises(FleetError, match="measured nothing yet"):
         fleet_of_models({"models": []}, status)
-    status["targets"][0]["transfer_ns"] = [3 * MS, 0.5]
+    status["targets"][0] |= {"transfer_ns": [3 * MS, 0.5], "costs": {"cost_per_kwh": 0.3}}
     (device,) = fleet_of_models(said, status).devices
     assert (device.spec.remote, device.spec.transfer_ns) == (True, (3 * MS, 0.5))
+    assert device.spec.cost_per_kwh == 0.3
     assert device.spec.lead_ns == target.lead_ns + 3 * MS
     assert device.link == Link(3 * MS, 0.5)
 

@@ -13,7 +13,9 @@ from scheduler.core.offers import Offer
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.onnx_models import save
+from workers.batches import ItemRunner
 from workers.device_host import DeviceHost
+from workers.link import offer_from, offer_header
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceError, DeviceSpec, RunError
 
@@ -61,6 +63,32 @@ def test_an_empty_repository_offers_nothing(start):
     assert host.problems == []
     with pytest.raises(KeyError, match="it serves nothing yet"):
         host.run("relu", "1", [])
+
+
+def test_what_the_packages_counter_rises_by_is_offered_as_energy(root, add, tmp_path, monkeypatch):
+    add("relu", onnx_models.relu())
+    zone = tmp_path / "box/sys/class/powercap/intel-rapl:0"
+    zone.mkdir(parents=True)
+    (zone / "name").write_text("package-0\n")
+    (zone / "max_energy_range_uj").write_text("262143328850\n")
+    counter, drawn = zone / "energy_uj", [0]
+    run_batch = ItemRunner.run_batch
+
+    def draws(*args):
+        drawn[0] += 5_000
+        counter.write_text(f"{drawn[0]}\n")
+        return run_batch(*args)
+
+    counter.write_text("0\n")
+    monkeypatch.setattr(ItemRunner, "run_batch", draws)
+    spec = DeviceSpec("cpu:0", "cpu")
+    host = DeviceHost(spec, root, tmp_path / "state", 2, QUICK, system_root=tmp_path / "box")
+    (offer,) = host.prepare()
+    host.close()
+
+    assert sorted(offer.energy_uj) == [1, 2]
+    assert all(5_000 <= energy_uj <= 10_000 for energy_uj in offer.energy_uj.values())
+    assert offer_from(offer_header(offer)) == offer
 
 
 def test_every_variant_is_offered_with_its_measured_latency(start, add):

@@ -112,6 +112,12 @@ def test_what_a_batch_draws_is_the_meters_rise_shared_among_its_runs(model):
         assert batch * 1000 <= microjoules <= batch * 1000 * 2
 
 
+def test_a_counter_that_falls_or_stands_still_has_told_nothing(model):
+    falling = iter(range(1000, 0, -1))
+    assert measure(model, Doubler(), lambda: float(next(falling)))[0].energy_uj == {}
+    assert measure(model, Doubler(), lambda: 7.0)[0].energy_uj == {}
+
+
 def test_without_a_meter_no_energy_is_told(model):
     assert measure(model, Doubler())[0].energy_uj == {}
 

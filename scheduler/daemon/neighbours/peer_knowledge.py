@@ -122,7 +122,8 @@ class PeerKnowledge:
             moved = not before_ns / MATERIAL < now_ns < before_ns * MATERIAL
             if key in self._recent or key in self._used or not moved:
                 return known
-        return Offer(row.model, row.variant, row.runtime, {1: sojourn_ns}, row.rank, row.accuracy)
+        latency_ns, energy_uj = {1: sojourn_ns}, {1: row.energy_uj} if row.energy_uj else {}
+        return Offer(*key, row.runtime, latency_ns, row.rank, row.accuracy, energy_uj)
 
     def describe(self) -> list[dict[str, Any]]:
         """The last report, for people and programs."""

@@ -46,6 +46,8 @@ class Row:
         steps: How long a request is there, in nanoseconds, with how many of whoever reads this
             at once; both ascending.
         service_ns: Evenly spaced quantiles of how long a single request runs, ascending.
+        energy_uj: What a single request takes on the fastest device, in microjoules; 0 where that
+            is not measured. In a batch it takes less.
     """
 
     model: str
@@ -56,6 +58,7 @@ class Row:
     wait_ns: int
     steps: tuple[tuple[int, int], ...]
     service_ns: tuple[int, ...]
+    energy_uj: int = 0
 
 
 def rows_of(core: Scheduler, now_ns: int) -> list[Row]:
@@ -92,6 +95,7 @@ def _row_of(found: list[tuple[int, TargetState, Offer]], now_ns: int, backlog_ns
         free_ns + backlog_ns,
         tuple(steps),
         _service_ns(best.latency_ns[1], one_ns),
+        round(best.energy(1)),
     )
 
 
@@ -135,6 +139,7 @@ def report_header(
             waits_ns[row.model, row.variant],
             [[ns, share(count)] for ns, count in row.steps],
             list(row.service_ns),
+            *([row.energy_uj] if row.energy_uj else []),
         ]
         for row in rows
     ]
@@ -162,9 +167,10 @@ def _row(
     wait: Any,
     steps: Any,
     service: Any,
+    energy_uj: Any = 0,
 ) -> Row:
     pairs = tuple((ns, count) for ns, count in steps)
-    numbers = [rank, wait, *chain.from_iterable(pairs)]
+    numbers = [rank, wait, energy_uj, *chain.from_iterable(pairs)]
     texts = all(type(value) is str for value in (model, variant, runtime))
     if not texts or not all(type(value) is int and value >= 0 for value in numbers):
         raise ValueError(f"row of {model!r:.40}")
@@ -173,7 +179,7 @@ def _row(
     samples = tuple(service)
     if not 0 < len(samples) <= QUANTILES or not all(type(s) is int and s > 0 for s in samples):
         raise ValueError(f"service times of {model!r:.40}")
-    return Row(model, variant, runtime, rank, accuracy, wait, pairs, samples)
+    return Row(model, variant, runtime, rank, accuracy, wait, pairs, samples, energy_uj)
 
 
 def room_for(steps: Iterable[tuple[int, int]], budget_ns: int) -> int:

@@ -51,6 +51,7 @@ def slow(width: int = 512, layers: int = 12) -> ModelProto:
 
 
 PAIR = ("a", "b"), ("sum", "difference")
+PAIR_CARD = [dict.fromkeys(names, ("float32", (3,))) for names in PAIR]
 
 
 def _card(name: str, inputs: dict[str, Any], outputs: dict[str, Any], most: int) -> ModelCard:
@@ -63,7 +64,7 @@ def _card(name: str, inputs: dict[str, Any], outputs: dict[str, Any], most: int)
 
 CARDS = {
     "digits": DIGITS,
-    "pair": _card("pair", *(dict.fromkeys(names, ("float32", (3,))) for names in PAIR), MAX_BATCH),
+    "pair": _card("pair", PAIR_CARD[0], PAIR_CARD[1], MAX_BATCH),
     "picky": _card("picky", {"index": ("int64", (1,))}, {"row": ("float32", (1, 2))}, MAX_BATCH),
     "slow": _card("slow", {"x": ("float32", (1, 1))}, {"y": ("float32", (1, 1))}, 1),
 }

@@ -34,7 +34,7 @@ SLOW = {"x": np.zeros((1, 1), np.float32)}
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def server(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = KINDS[request.param](tmp_path_factory.mktemp(request.param))
+    server: Server = KINDS[request.param](tmp_path_factory.mktemp(request.param))
     try:
         server.start()
         yield server
@@ -129,9 +129,9 @@ def test_answers_are_those_of_the_model_item_by_item(server: Server, url: str, t
         numbers = np.arange(60, dtype=np.float32).reshape(20, 3)
         asked = [{"a": row, "b": row[::-1].copy()} for row in numbers]
         for row, answer in zip(numbers, await all_of(box, "pair", asked, LONG_MS), strict=True):
-            found = outputs(answer)
-            assert found["sum"].tolist() == (row + row[::-1]).tolist()
-            assert found["difference"].tolist() == (row - row[::-1]).tolist()
+            both = outputs(answer)
+            assert both["sum"].tolist() == (row + row[::-1]).tolist()
+            assert both["difference"].tolist() == (row - row[::-1]).tolist()
 
     through_tap(server, url, tmp_path, test, "digits", "pair")
 
