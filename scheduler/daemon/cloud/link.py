@@ -40,6 +40,10 @@ _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 """The same for pauses after a refusal."""
 
+_IN_USE_NS, _PROBE_IN_USE_S = 10_000_000_000, 0.1
+"""The way to a server that was sent something lately is probed so often, unless messages tell it:
+what counts as too slow is sent nothing, and what does not say how long it took tells nothing."""
+
 _LEAST_PATIENCE_S = 0.02
 """A probe has at least so long to come back."""
 
@@ -96,7 +100,7 @@ class CloudLink:
         self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
         self._suspect = self._outdated = False
-        self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
+        self._heard_ns = self._answered_ns = self._felt_ns = self._sent_ns = self._open_ns = 0
 
     # -- TargetLink
 
@@ -135,6 +139,7 @@ class CloudLink:
         slack_ns = self._meter.slow_round_trip_ns - self._meter.round_trip_ns
         run.patience_ns = self._meter.both_ways_ns(run.size_bytes) + longest_ns + slack_ns
         self._runs[dispatch.run_id] = run
+        self._sent_ns = sent_ns
         run.task = self._loop.create_task(self._carry(run))
         run.timer = self._loop.call_later(run.patience_ns / 1e9, self._look_out, run)
 
@@ -202,11 +207,12 @@ class CloudLink:
                 await self._try_again()
                 continue
             # Not `wait_for`, which before Python 3.12 may swallow that it is cancelled.
-            timer = self._loop.call_later(self._config.probe_s, self._news.set)
+            every_s = self._probe_every_s()
+            timer = self._loop.call_later(every_s, self._news.set)
             await self._news.wait()
             timer.cancel()
             self._news.clear()
-            is_due = time.monotonic_ns() - self._felt_ns >= self._config.probe_s * 1e9
+            is_due = time.monotonic_ns() - self._felt_ns >= every_s * 1e9
             if not self._is_open() and (self._suspect or is_due):
                 self._suspect = False
                 await self._probe()
@@ -236,6 +242,10 @@ class CloudLink:
         self._heard_ns = time.monotonic_ns()
         self._breaker.half_open()
         self._standing.open()
+
+    def _probe_every_s(self) -> float:
+        in_use = time.monotonic_ns() - self._sent_ns < _IN_USE_NS
+        return min(_PROBE_IN_USE_S, self._config.probe_s) if in_use else self._config.probe_s
 
     def _probe_patience_s(self) -> float:
         return max(_LEAST_PATIENCE_S, 2 * self._meter.slow_round_trip_ns / 1e9)
@@ -330,7 +340,7 @@ class CloudLink:
             case Fault.SILENT:
                 self._failed(reason)
                 self._listener.on_not_run(run_id, reason)
-            case Fault.GONE:
+            case Fault.GONE | Fault.UNKNOWN_CALLER:
                 self._outdated = True
                 self._news.set()
                 self._forget_runs()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -190,4 +191,9 @@ def mlserver(folder: Path) -> Server:
     return OtherServer("mlserver", folder, "remote", lacks)
 
 
-KINDS = {"laxity": LaxityServer, "serve": ServeServer, "triton": triton, "mlserver": mlserver}
+KINDS: dict[str, Callable[[Path], Server]] = {
+    "laxity": LaxityServer,
+    "serve": ServeServer,
+    "triton": triton,
+    "mlserver": mlserver,
+}
