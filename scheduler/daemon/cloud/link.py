@@ -19,6 +19,7 @@ from scheduler.daemon.cloud.batch import SentBatch
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
 from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import LatencyFile
+from scheduler.daemon.cloud.pace import Pace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import split
 from scheduler.daemon.ending import end_tasks
@@ -39,17 +40,6 @@ _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
 
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 """The same for pauses after a refusal."""
-
-_IN_USE_NS, _PROBE_IN_USE_S = 10_000_000_000, 0.1
-"""The way to a server that was sent something lately is probed so often, unless messages tell it:
-what counts as too slow is sent nothing, and what does not say how long it took tells nothing."""
-
-_LEAST_PATIENCE_S = 0.02
-"""A probe has at least so long to come back."""
-
-_RETRY_S = 1.2
-"""A probe on a new connection has at least so long: a first packet that is lost is sent again
-after a second (RFC 6298)."""
 
 _MARGIN_NS = 3_000_000_000
 """A target whose breaker is open stays closed so much longer than the next probe should take, lest
@@ -90,6 +80,7 @@ class CloudLink:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._meter = WayMeter(8e3 / config.bandwidth_mbps if config.bandwidth_mbps else 0.0)
+        self._pace = Pace(config.probe_s, self._meter)
         # Of each box its own, lest all come back at the same moments.
         chance = Random(f"{config.name}@{socket.gethostname()}")
         self._breaker = Breaker(TRIP_AFTER, Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance))
@@ -100,7 +91,7 @@ class CloudLink:
         self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
         self._suspect = self._outdated = False
-        self._heard_ns = self._answered_ns = self._felt_ns = self._sent_ns = self._open_ns = 0
+        self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
 
     # -- TargetLink
 
@@ -139,7 +130,7 @@ class CloudLink:
         slack_ns = self._meter.slow_round_trip_ns - self._meter.round_trip_ns
         run.patience_ns = self._meter.both_ways_ns(run.size_bytes) + longest_ns + slack_ns
         self._runs[dispatch.run_id] = run
-        self._sent_ns = sent_ns
+        self._pace.sent(sent_ns)
         run.task = self._loop.create_task(self._carry(run))
         run.timer = self._loop.call_later(run.patience_ns / 1e9, self._look_out, run)
 
@@ -207,7 +198,7 @@ class CloudLink:
                 await self._try_again()
                 continue
             # Not `wait_for`, which before Python 3.12 may swallow that it is cancelled.
-            every_s = self._probe_every_s()
+            every_s = self._pace.every_s()
             timer = self._loop.call_later(every_s, self._news.set)
             await self._news.wait()
             timer.cancel()
@@ -221,7 +212,7 @@ class CloudLink:
         return self._breaker.state is BreakerState.OPEN
 
     async def _probe(self) -> None:
-        patience_s = self._probe_patience_s()
+        patience_s = self._pace.patience_s()
         try:
             await self._finder.probe(patience_s)
         except RemoteError as error:
@@ -233,7 +224,7 @@ class CloudLink:
 
     async def _try_again(self) -> None:
         try:
-            await self._finder.probe(self._retry_s())
+            await self._finder.probe(self._pace.retry_s())
         except RemoteError as error:
             self._endpoint.reconnect()
             self._open_ns = self._breaker.trip(str(error))
@@ -243,18 +234,8 @@ class CloudLink:
         self._breaker.half_open()
         self._standing.open()
 
-    def _probe_every_s(self) -> float:
-        in_use = time.monotonic_ns() - self._sent_ns < _IN_USE_NS
-        return min(_PROBE_IN_USE_S, self._config.probe_s) if in_use else self._config.probe_s
-
-    def _probe_patience_s(self) -> float:
-        return max(_LEAST_PATIENCE_S, 2 * self._meter.slow_round_trip_ns / 1e9)
-
     def _close_while_open(self) -> None:
-        self._standing.close_for(self._open_ns + int(self._retry_s() * 1e9) + _MARGIN_NS)
-
-    def _retry_s(self) -> float:
-        return max(_RETRY_S, 4 * self._meter.slow_round_trip_ns / 1e9)
+        self._standing.close_for(self._open_ns + int(self._pace.retry_s() * 1e9) + _MARGIN_NS)
 
     def _look_out(self, run: SentBatch) -> None:
         """A batch takes longer than it should: is anybody there?"""
@@ -264,7 +245,7 @@ class CloudLink:
         if silent_ns >= run.patience_ns:
             self._suspect = True
             self._news.set()
-        wait_ns = max(run.patience_ns - silent_ns, int(self._probe_patience_s() * 1e9))
+        wait_ns = max(run.patience_ns - silent_ns, int(self._pace.patience_s() * 1e9))
         run.timer = self._loop.call_later(wait_ns / 1e9, self._look_out, run)
 
     # -- one batch
