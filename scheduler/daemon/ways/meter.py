@@ -14,13 +14,14 @@ ROUND_TRIPS = 32
 NOW_NS = 1_000_000_000
 """Those of the last second tell how the way is now. Were it the last so many, however old, a way
 that was slow while much was sent would count as slow until as many probes, or half a minute, say
-otherwise; and what counts as too slow is sent nothing that could say so."""
+otherwise; and a way that counts as too slow is sent nothing that could say so."""
 
 _NOW_AT_LEAST = 3
 """Or the last three, where probes are rare."""
 
-_SLOWEST_NS = 30_000_000_000
-"""A round trip that was not seen again for up to twice so long is no longer what may happen."""
+_SLOWEST_NS = 10_000_000_000
+"""A round trip that was not seen again for up to twice so long is no longer what may happen. Were
+it longer, one stall would keep an outage from being noticed for long."""
 
 BULK_BYTES = 65_536
 """From this size on a message tells the bandwidth, and below it the round trip."""
@@ -78,7 +79,7 @@ class _Now:
 
 
 class _Slowest:
-    """The largest sample of the last half to full minute."""
+    """The largest sample of the last ten to twenty seconds."""
 
     __slots__ = ("_before", "_now", "_since_ns")
 
