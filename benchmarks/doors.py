@@ -42,7 +42,7 @@ WARM_UP, REPEATS = 200, 2_000
 IN_FLIGHT, SECONDS = 64, 4.0
 READY_S = 60
 
-Ask = Callable[[], None]
+Ask = Callable[[], object]
 
 
 def free_port() -> int:

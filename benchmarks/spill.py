@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def play(client: Client, at_s: Sequence[float], start_s: float) -> list[Ending]:
         done: list[float] = []
         asked_s = time.monotonic()
         future = client.submit("noop", x, deadline_ms=DEADLINE_MS)
-        future.add_done_callback(lambda _, done=done: done.append(time.monotonic()))
+        future.add_done_callback(partial(_note_time, done))
         sent.append((asked_s, future, done))
     endings = []
     for due_s, (asked_s, future, done) in zip(at_s, sent, strict=True):
@@ -170,6 +171,10 @@ def run(
         endings = play(client, at_s, start_s)
         targets = {target["id"]: target for target in client.status()["targets"]}
     return endings, targets.get("far", {})
+
+
+def _note_time(times_s: list[float], _: Future[Any]) -> None:
+    times_s.append(time.monotonic())
 
 
 def share(endings: Sequence[Ending]) -> float:

@@ -71,4 +71,4 @@ def _emulated(name: str, base_ms: float, per_item_ms: float, jitter: float) -> S
             time.sleep((base_ms + per_item_ms * items) * rng.lognormvariate(0, jitter) / 1e3)
         return {"y": np.zeros((items, 1), np.float32)}
 
-    return Served(name, [("x", "float32", [-1])], [("y", "float32", [1])], run)
+    return Served(name, [("x", "float32", [-1])], [("y", "float32", [-1])], run)

@@ -34,6 +34,9 @@ class Fault(enum.Enum):
     GONE = "gone"
     """The server has no such model, or not for this box."""
 
+    UNKNOWN_CALLER = "unknown caller"
+    """The server does not take the box's token or certificate, or wants one."""
+
     FAILED = "failed"
     """The server tried and failed, or its answer makes no sense."""
 

@@ -132,7 +132,7 @@ class Finder:
         try:
             await self._endpoint.live(timeout_s)
         except RemoteError as error:
-            if error.fault not in (Fault.GONE, Fault.INVALID):
+            if error.fault not in (Fault.GONE, Fault.INVALID, Fault.UNKNOWN_CALLER):
                 self._meter.lost()
                 raise
             # A server that has no such question has answered all the same.

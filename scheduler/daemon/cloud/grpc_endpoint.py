@@ -41,7 +41,7 @@ _FAULTS = {
     grpc.StatusCode.OUT_OF_RANGE: Fault.INVALID,
     grpc.StatusCode.NOT_FOUND: Fault.GONE,
     grpc.StatusCode.UNIMPLEMENTED: Fault.GONE,
-    grpc.StatusCode.UNAUTHENTICATED: Fault.GONE,
+    grpc.StatusCode.UNAUTHENTICATED: Fault.UNKNOWN_CALLER,
     grpc.StatusCode.PERMISSION_DENIED: Fault.GONE,
 }
 

@@ -27,7 +27,7 @@ from scheduler.daemon.cloud.http_messages import (
 
 _FAULTS = {
     400: Fault.INVALID,
-    401: Fault.GONE,
+    401: Fault.UNKNOWN_CALLER,
     403: Fault.GONE,
     404: Fault.GONE,
     408: Fault.EXPIRED,

@@ -19,6 +19,7 @@ from scheduler.daemon.cloud.batch import SentBatch
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
 from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import LatencyFile
+from scheduler.daemon.cloud.pace import Pace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import split
 from scheduler.daemon.ending import end_tasks
@@ -39,13 +40,6 @@ _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
 
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 """The same for pauses after a refusal."""
-
-_LEAST_PATIENCE_S = 0.02
-"""A probe has at least so long to come back."""
-
-_RETRY_S = 1.2
-"""A probe on a new connection has at least so long: a first packet that is lost is sent again
-after a second (RFC 6298)."""
 
 _MARGIN_NS = 3_000_000_000
 """A target whose breaker is open stays closed so much longer than the next probe should take, lest
@@ -86,6 +80,7 @@ class CloudLink:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._meter = WayMeter(8e3 / config.bandwidth_mbps if config.bandwidth_mbps else 0.0)
+        self._pace = Pace(config.probe_s, self._meter)
         # Of each box its own, lest all come back at the same moments.
         chance = Random(f"{config.name}@{socket.gethostname()}")
         self._breaker = Breaker(TRIP_AFTER, Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance))
@@ -135,6 +130,7 @@ class CloudLink:
         slack_ns = self._meter.slow_round_trip_ns - self._meter.round_trip_ns
         run.patience_ns = self._meter.both_ways_ns(run.size_bytes) + longest_ns + slack_ns
         self._runs[dispatch.run_id] = run
+        self._pace.sent(sent_ns)
         run.task = self._loop.create_task(self._carry(run))
         run.timer = self._loop.call_later(run.patience_ns / 1e9, self._look_out, run)
 
@@ -203,11 +199,12 @@ class CloudLink:
                 await self._try_again()
                 continue
             # Not `wait_for`, which before Python 3.12 may swallow that it is cancelled.
-            timer = self._loop.call_later(self._config.probe_s, self._news.set)
+            every_s = self._pace.every_s()
+            timer = self._loop.call_later(every_s, self._news.set)
             await self._news.wait()
             timer.cancel()
             self._news.clear()
-            is_due = time.monotonic_ns() - self._felt_ns >= self._config.probe_s * 1e9
+            is_due = time.monotonic_ns() - self._felt_ns >= every_s * 1e9
             if not self._is_open() and (self._suspect or is_due):
                 self._suspect = False
                 await self._probe()
@@ -216,7 +213,7 @@ class CloudLink:
         return self._breaker.state is BreakerState.OPEN
 
     async def _probe(self) -> None:
-        patience_s = self._probe_patience_s()
+        patience_s = self._pace.patience_s()
         try:
             await self._finder.probe(patience_s)
         except RemoteError as error:
@@ -228,7 +225,7 @@ class CloudLink:
 
     async def _try_again(self) -> None:
         try:
-            await self._finder.probe(self._retry_s())
+            await self._finder.probe(self._pace.retry_s())
         except RemoteError as error:
             self._endpoint.reconnect()
             self._open_ns = self._breaker.trip(str(error))
@@ -238,14 +235,8 @@ class CloudLink:
         self._breaker.half_open()
         self._standing.open()
 
-    def _probe_patience_s(self) -> float:
-        return max(_LEAST_PATIENCE_S, 2 * self._meter.slow_round_trip_ns / 1e9)
-
     def _close_while_open(self) -> None:
-        self._standing.close_for(self._open_ns + int(self._retry_s() * 1e9) + _MARGIN_NS)
-
-    def _retry_s(self) -> float:
-        return max(_RETRY_S, 4 * self._meter.slow_round_trip_ns / 1e9)
+        self._standing.close_for(self._open_ns + int(self._pace.retry_s() * 1e9) + _MARGIN_NS)
 
     def _look_out(self, run: SentBatch) -> None:
         """A batch takes longer than it should: is anybody there?"""
@@ -255,7 +246,7 @@ class CloudLink:
         if silent_ns >= run.patience_ns:
             self._suspect = True
             self._news.set()
-        wait_ns = max(run.patience_ns - silent_ns, int(self._probe_patience_s() * 1e9))
+        wait_ns = max(run.patience_ns - silent_ns, int(self._pace.patience_s() * 1e9))
         run.timer = self._loop.call_later(wait_ns / 1e9, self._look_out, run)
 
     # -- one batch
@@ -337,7 +328,7 @@ class CloudLink:
                 self._purse.refund(cost)
                 self._standing.refused_size(run.requests[0].kind, len(run.requests))
                 self._listener.on_not_run(run_id, reason)
-            case Fault.GONE:
+            case Fault.GONE | Fault.UNKNOWN_CALLER:
                 self._outdated = True
                 self._news.set()
                 self._forget_runs()

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 ROUND_TRIPS = 32
-"""Round trips that are remembered: half a minute of probes, or the last of what was sent."""
+"""Round trips that are remembered: of half a minute of probes, or the last of what was sent."""
+
+NOW_NS = 1_000_000_000
+"""Those of the last second tell how the way is now. Were it the last so many, however old, a way
+that was slow while much was sent would count as slow until as many probes, or half a minute, say
+otherwise; and a way that counts as too slow is sent nothing that could say so."""
+
+_NOW_AT_LEAST = 3
+"""Or the last three, where probes are rare."""
+
+_SLOWEST_NS = 10_000_000_000
+"""A round trip that was not seen again for up to twice so long is no longer what may happen. Were
+it longer, one stall would keep an outage from being noticed for long."""
 
 BULK_BYTES = 65_536
 """From this size on a message tells the bandwidth, and below it the round trip."""
@@ -43,8 +57,48 @@ class _Recent:
         insort(self._sorted, sample)
 
     def quantile(self, share: float) -> float:
-        ordered = self._sorted
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+        return _quantile(self._sorted, share)
+
+
+class _Now:
+    """The samples of the last second."""
+
+    __slots__ = ("_aged",)
+
+    def __init__(self) -> None:
+        self._aged: deque[tuple[int, float]] = deque(maxlen=ROUND_TRIPS)
+
+    def add(self, sample: float, now_ns: int) -> None:
+        aged = self._aged
+        aged.append((now_ns, sample))
+        while len(aged) > _NOW_AT_LEAST and aged[0][0] < now_ns - NOW_NS:
+            aged.popleft()
+
+    def median(self) -> float:
+        return _quantile(sorted([sample for _, sample in self._aged]), 0.5)
+
+
+class _Slowest:
+    """The largest sample of the last ten to twenty seconds."""
+
+    __slots__ = ("_before", "_now", "_since_ns")
+
+    def __init__(self) -> None:
+        self._before = self._now = 0
+        self._since_ns = 0
+
+    def add(self, sample_ns: int, now_ns: int) -> None:
+        if now_ns - self._since_ns > _SLOWEST_NS:
+            self._before, self._now, self._since_ns = self._now, 0, now_ns
+        self._now = max(self._now, sample_ns)
+
+    @property
+    def value_ns(self) -> int:
+        return max(self._before, self._now)
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 class WayMeter:
@@ -56,17 +110,24 @@ class WayMeter:
     Args:
         byte_ns: How long each byte takes, until that is measured; 0 leaves it to the scheduler's
             latency curve, which takes it for execution.
+        clock_ns: A monotonic clock.
 
     Attributes:
         sent_bytes: All that went there.
         received_bytes: All that came back.
     """
 
-    def __init__(self, byte_ns: float = 0.0) -> None:
+    def __init__(
+        self, byte_ns: float = 0.0, clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         """Has seen nothing."""
         self.sent_bytes = 0
         self.received_bytes = 0
+        self._clock_ns = clock_ns
         self._round_trips = _Recent()
+        self._now = _Now()
+        self._slowest = _Slowest()
+        self._round_trip_ns = 0
         self._byte_ns = _Recent()
         self._first_byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
@@ -76,7 +137,11 @@ class WayMeter:
 
     def round_trip(self, took_ns: int) -> None:
         """A small message came back."""
+        now_ns = self._clock_ns()
         self._round_trips.add(float(took_ns))
+        self._slowest.add(took_ns, now_ns)
+        self._now.add(float(took_ns), now_ns)
+        self._round_trip_ns = int(self._now.median())
         self._answered.append(True)
 
     def lost(self) -> None:
@@ -106,18 +171,18 @@ class WayMeter:
 
     @property
     def round_trip_ns(self) -> int:
-        """The median round trip; 0 before the first."""
-        return int(self._round_trips.quantile(0.5))
+        """The median round trip of now; 0 before the first."""
+        return self._round_trip_ns
 
     @property
     def slow_round_trip_ns(self) -> int:
-        """The longest of the last round trips; 0 before the first."""
-        return int(self._round_trips.quantile(1.0))
+        """The longest round trip lately; 0 before the first."""
+        return self._slowest.value_ns
 
     @property
     def jitter_ns(self) -> int:
         """How much longer one round trip in twenty takes than the median."""
-        return int(self._round_trips.quantile(0.95)) - self.round_trip_ns
+        return int(self._round_trips.quantile(0.95) - self._round_trips.quantile(0.5))
 
     @property
     def loss(self) -> float:

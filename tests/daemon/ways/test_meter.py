@@ -70,3 +70,23 @@ def test_only_what_matters_makes_it_another_way():
     for _ in range(ROUND_TRIPS):
         meter.round_trip(30 * MS)
     assert meter.moved()
+
+
+def test_a_slow_second_is_over_when_it_is_over():
+    now = [0]
+    meter = WayMeter(clock_ns=lambda: now[0])
+    for _ in range(ROUND_TRIPS):
+        now[0] += 20 * MS
+        meter.round_trip(200 * MS)
+    assert meter.round_trip_ns == 200 * MS
+    for _ in range(2):
+        now[0] += 1_100 * MS
+        meter.round_trip(15 * MS)
+    assert meter.round_trip_ns == 15 * MS
+    assert meter.slow_round_trip_ns == 200 * MS, "it may happen again"
+    now[0] += 11_000 * MS
+    meter.round_trip(15 * MS)
+    assert meter.slow_round_trip_ns == 200 * MS
+    now[0] += 11_000 * MS
+    meter.round_trip(15 * MS)
+    assert meter.slow_round_trip_ns == 15 * MS

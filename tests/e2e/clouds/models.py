@@ -6,7 +6,6 @@ import json
 import shutil
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, helper
@@ -51,22 +50,23 @@ def slow(width: int = 512, layers: int = 12) -> ModelProto:
 
 
 PAIR = ("a", "b"), ("sum", "difference")
-PAIR_CARD = [dict.fromkeys(names, ("float32", (3,))) for names in PAIR]
 
 
-def _card(name: str, inputs: dict[str, Any], outputs: dict[str, Any], most: int) -> ModelCard:
-    described = [
-        tuple(TensorSpec(n, dtype, shape) for n, (dtype, shape) in tensors.items())
-        for tensors in (inputs, outputs)
-    ]
-    return ModelCard(name, "", Signature(described[0], described[1], True), ("only",), most)
+def _card(name: str, inputs: Specs, outputs: Specs, most: int) -> ModelCard:
+    return ModelCard(name, "", Signature(inputs, outputs, True), ("only",), most)
 
 
+Specs = tuple[TensorSpec, ...]
+
+
+_A, _B, _SUM, _DIFFERENCE = (TensorSpec(n, "float32", (3,)) for n in (*PAIR[0], *PAIR[1]))
+_INDEX, _ROW = TensorSpec("index", "int64", (1,)), TensorSpec("row", "float32", (1, 2))
+_X, _Y = (TensorSpec(n, "float32", (1, 1)) for n in "xy")
 CARDS = {
     "digits": DIGITS,
-    "pair": _card("pair", PAIR_CARD[0], PAIR_CARD[1], MAX_BATCH),
-    "picky": _card("picky", {"index": ("int64", (1,))}, {"row": ("float32", (1, 2))}, MAX_BATCH),
-    "slow": _card("slow", {"x": ("float32", (1, 1))}, {"y": ("float32", (1, 1))}, 1),
+    "pair": _card("pair", (_A, _B), (_SUM, _DIFFERENCE), MAX_BATCH),
+    "picky": _card("picky", (_INDEX,), (_ROW,), MAX_BATCH),
+    "slow": _card("slow", (_X,), (_Y,), 1),
 }
 VARIANTS = {"digits": "small", "pair": "only", "picky": "only", "slow": "only"}
 

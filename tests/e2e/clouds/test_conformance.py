@@ -231,7 +231,9 @@ def test_what_is_refused_for_overload_is_asked_again(server: Server, url: str, t
                 refused = [call for call in tap.of("slow") if call.status in REFUSALS]
                 assert refused, {call.status for call in tap.calls}
                 for box in (one, two):
-                    assert box.link.describe()["breaker"]["trips"] == 0
+                    # On a busy machine a probe may be late; a refusal is no reason to trip.
+                    reason = box.link.describe()["breaker"]["reason"]
+                    assert not reason or reason.startswith("no answer")
 
     asyncio.run(run())
 
@@ -239,11 +241,12 @@ def test_what_is_refused_for_overload_is_asked_again(server: Server, url: str, t
 def test_a_budget_is_never_exceeded(server: Server, url: str, tmp_path: Path):
     async def test(box: Box, tap: Tap) -> None:
         for _ in range(2):
-            answers = await digits(box, 1_000)
-            assert {answer.outcome for answer in answers} > {Outcome.COMPLETED}
-        asked = sum(call.items for call in tap.of("digits"))
-        assert 0 < asked <= 30
-        assert 0.01 * asked - 1e-9 <= box.link.describe()["spending"]["spent"] <= 0.3 + 1e-9
+            outcomes = [answer.outcome for answer in await digits(box, 2_000)]
+            assert outcomes.count(Outcome.COMPLETED) < len(IMAGES)
+        # What is refused does not cost, and is asked again.
+        ran = sum(call.items for call in tap.of("digits") if call.status not in REFUSALS)
+        assert 0 < ran <= 30
+        assert 0.01 * ran - 1e-9 <= box.link.describe()["spending"]["spent"] <= 0.3 + 1e-9
 
     limited = {"cost_per_request": 0.01, "budget_per_hour": 0.3}
     through_tap(server, url, tmp_path, test, "digits", **limited)
