@@ -28,10 +28,17 @@ _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 _STEADY_S = 10.0
 """A door that has run for so long starts again at once when it dies."""
 
+_GRPC_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
+}
+"""glibc would give the memory of a large message back after each call, to be faulted in again."""
+
 
 @dataclass(slots=True)
 class _Door:
     spec: Path
+    environment: dict[str, str]
     descriptors: tuple[int, ...]
     process: subprocess.Popen[str] | None = None
     watcher: threading.Thread | None = None
@@ -138,7 +145,8 @@ class Doors:
             )
             path = run_dir / f"{kind}-{index}.json"
             spec.write(path)
-            self._doors.append(_Door(path, tuple(number for number, _ in inherited)))
+            environment = {**(_GRPC_MEMORY if kind == "grpc" else {}), **os.environ}
+            self._doors.append(_Door(path, environment, tuple(number for number, _ in inherited)))
 
     def _keep(self, door: _Door) -> None:
         delay_s = _FIRST_DELAY_S
@@ -160,6 +168,7 @@ class Doors:
             stdout=subprocess.PIPE,
             text=True,
             pass_fds=door.descriptors,
+            env=door.environment,
             start_new_session=True,
         )
         door.process = process

@@ -51,6 +51,9 @@ class DoorsConfig(Section):
     held_mb: Count = 256
     """Bodies that one process holds at once, in 10^6 bytes."""
 
+    grpc_messages: Count = 16
+    """Messages that one process reads at once over gRPC, and streams that it serves besides."""
+
     items: Count = 256
     """Items that one request may hold in its batch dimension."""
 

@@ -132,7 +132,7 @@ def http(data: bytes) -> None:
         if b"HEAD" not in data:  # what answers it says a length and has none, and can't be split
             assert all(status in (200, 400, 413, 429, 431) for status, _ in peer.answers)
         peer.protocol.connection_lost(None)
-        assert door._held == 0
+        assert door.held.count == 0
         assert door.open_connections == 0
     if failures:
         raise failures[0]

@@ -35,7 +35,7 @@ def test_bodies_arrive_whole_however_they_are_cut(door: HttpDoor, size: int, pie
     peer = Peer(door)
     peer.send(b"".join(map(post, bodies)), piece)
     assert peer.answers == [(200, body) for body in bodies]
-    assert door._held == 0
+    assert door.held.count == 0
 
 
 def test_chunked_bodies_are_taken(door: HttpDoor) -> None:
@@ -83,7 +83,7 @@ def test_what_goes_too_far_is_told_and_ends_the_connection(
     assert peer.transport.ended
     peer.send(post(b"more"))
     assert len(peer.answers) == 1
-    assert door._held == 0
+    assert door.held.count == 0
 
 
 def test_a_chunked_body_without_end_is_cut_at_the_limit(door: HttpDoor) -> None:
@@ -92,7 +92,7 @@ def test_a_chunked_body_without_end_is_cut_at_the_limit(door: HttpDoor) -> None:
     for _ in range(20):
         peer.send(b"10000\r\n" + bytes(0x10000) + b"\r\n")
     assert [status for status, _ in peer.answers] == [413]
-    assert door._held == 0
+    assert door.held.count == 0
 
 
 def test_all_bodies_together_are_bounded(door: HttpDoor) -> None:
@@ -102,7 +102,7 @@ def test_all_bodies_together_are_bounded(door: HttpDoor) -> None:
     assert (first.answers, [status for status, _ in second.answers]) == ([], [429])
     first.send(b"\0")
     assert first.answers == [(200, bytes(400_000))]
-    assert door._held == 0
+    assert door.held.count == 0
 
 
 def test_slow_senders_are_told_so(door: HttpDoor) -> None:
@@ -144,7 +144,7 @@ def test_whoever_goes_away_cancels_what_was_asked(door: HttpDoor) -> None:
     peer.send(post(b"a") + post(b"b"))
     peer.protocol.connection_lost(None)
     assert gone == [b"a", b"b"]
-    assert door._held == 0
+    assert door.held.count == 0
 
 
 def test_the_token_is_asked_for_before_the_body(door: HttpDoor) -> None:

@@ -124,6 +124,12 @@ def test_json_makes_a_tensor_or_a_clear_no(datatype: str, data: Any, size: int) 
         assert from_list("x", datatype, [size], data).ndim == 1
 
 
+@pytest.mark.parametrize(("datatype", "value"), [("FP16", 65520), ("FP32", 1e39), ("BF16", -1e39)])
+def test_a_number_beyond_its_datatype_is_refused(datatype: str, value: float) -> None:
+    with pytest.raises(InvalidInput, match=f"too large for {datatype}"):
+        from_list("x", datatype, [2], [0.5, value])
+
+
 @pytest.mark.parametrize("shape", [[2**40, 2**40, 0], [2**41], [-1], [1.5], "3", [1] * 17, [True]])
 def test_a_shape_that_is_none_is_refused(shape: Any) -> None:
     with pytest.raises(InvalidInput, match="shape of 'x'"):

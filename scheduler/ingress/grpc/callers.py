@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import grpc
 
@@ -15,37 +15,19 @@ from scheduler.tenants import OWNER, Access, Tenant
 _NAMES = ("x509_subject_alternative_name", "x509_common_name")
 
 
-class Callers(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Turns away who shows no valid token, before their message is read.
+class Callers:
+    """Knows callers by what comes with their calls.
 
     Args:
         access: Who may come in.
-        certificates: Whether clients show certificates, which may stand for a token.
 
     Attributes:
         access: Who may come in; may be replaced.
     """
 
-    def __init__(self, access: Access, certificates: bool) -> None:
+    def __init__(self, access: Access) -> None:
         """Knows nobody yet."""
         self.access = access
-        self._certificates = certificates
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        """Goes on, or answers with UNAUTHENTICATED."""
-        if not self.access.required:
-            return await continuation(handler_call_details)
-        said = _metadata(handler_call_details.invocation_metadata).get("authorization")
-        if said is None and self._certificates:
-            # Which certificate came with the connection is known with the call alone.
-            return _guarded(await continuation(handler_call_details), self.tenant)
-        try:
-            tenant_of(self.access, said, ())
-        except LaxityError as error:
-            return _refusing(error)
-        return await continuation(handler_call_details)
 
     def tenant(self, context: Any) -> Tenant:
         """Who calls.
@@ -74,45 +56,9 @@ def _certificate_names(context: Any) -> tuple[str, ...]:
     return tuple(name.decode("utf-8", "replace") for kind in _NAMES for name in found.get(kind, ()))
 
 
-def _guarded(handler: Any, tenant: Callable[[Any], Tenant]) -> Any:
-    """The same method, for callers alone who are known."""
-    if handler is None:
-        return None
-
-    async def check(context: Any) -> None:
-        try:
-            tenant(context)
-        except LaxityError as error:
-            await _abort(context, error)
-
-    async def one(request: Any, context: Any) -> Any:
-        await check(context)
-        return await (handler.unary_unary or handler.stream_unary)(request, context)
-
-    async def many(request: Any, context: Any) -> AsyncIterator[Any]:
-        await check(context)
-        async for answer in (handler.unary_stream or handler.stream_stream)(request, context):
-            yield answer
-
-    kinds = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, one),
-        (True, False): (grpc.stream_unary_rpc_method_handler, one),
-        (False, True): (grpc.unary_stream_rpc_method_handler, many),
-        (True, True): (grpc.stream_stream_rpc_method_handler, many),
-    }
-    make, behaviour = kinds[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)
-
-
-def _refusing(error: LaxityError) -> Any:
-    async def refuse(_requests: Any, context: Any) -> None:
-        await _abort(context, error)
-
-    # One shape serves all: no message is read, and none is answered.
-    return grpc.stream_unary_rpc_method_handler(refuse)
-
-
-async def _abort(context: Any, error: LaxityError) -> None:
+async def abort(context: Any, error: LaxityError) -> NoReturn:
+    """Ends a call with an error."""
     refusal = refusal_of(error)
     status = getattr(grpc.StatusCode, refusal.grpc)
     await context.abort(status, refusal.message, (("laxity-code", refusal.code),))
+    raise AssertionError("abort raises")

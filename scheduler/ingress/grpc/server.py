@@ -15,7 +15,9 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 from scheduler.config import Config, TlsConfig
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.health import HealthService
+from scheduler.ingress.grpc.reading import Places, Reading
 from scheduler.ingress.grpc.service import InferenceService
+from scheduler.ingress.held import Held
 from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Access
 
@@ -23,6 +25,7 @@ _ENVELOPE_BYTES = 1_000_000
 """What a message may have beside its tensors."""
 
 _STREAMS = 128
+_UNREAD_BYTES = 512 * 1024
 
 
 class GrpcServer:
@@ -39,13 +42,19 @@ class GrpcServer:
         self, service: Service, config: Config, access: Access, addresses: Sequence[str]
     ) -> None:
         """Not yet open."""
-        mutual = config.tls is not None and config.tls.client_ca is not None
-        self._callers = Callers(access, mutual)
+        doors = config.doors
+        self._callers = Callers(access)
+        reading = Reading(
+            self._callers,
+            Held(doors.held_mb * 10**6),
+            Held(doors.grpc_messages, "streams"),
+            Places(doors.grpc_messages, doors.request_s),
+        )
         self._addresses = addresses
         self._tls = config.tls
         self._certificates = _Certificates(config.tls) if config.tls is not None else None
         self._server = grpc.aio.server(
-            interceptors=(self._callers,),
+            interceptors=(reading,),
             options=_options(config),
             maximum_concurrent_rpcs=config.limits.connections,
         )
@@ -124,6 +133,10 @@ def _options(config: Config) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", most),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", _STREAMS),
+        ("grpc.max_allowed_incoming_connections", config.limits.connections),
+        # What may come before a call reads it; the window would grow by itself without the second.
+        ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_metadata_size", min(config.limits.header_kb * 1000, 64_000)),
         ("grpc.max_connection_idle_ms", int(config.doors.idle_s * 1000)),
         ("grpc.keepalive_time_ms", 60_000),

@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._door.leave(self)
         turns, self._turns = self._turns, deque()
         for turn in turns:
-            self._door.release(turn.request.tenant, len(turn.request.body))
+            self._door.held.release(turn.request.tenant, len(turn.request.body))
             if turn.on_gone is not None:
                 turn.on_gone()
 
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         keep = True
         while self._turns and keep and (response := self._turns[0].response) is not None:
             request = self._turns.popleft().request
-            self._door.release(request.tenant, len(request.body))
+            self._door.held.release(request.tenant, len(request.body))
             keep = request.keep_alive
             out += written(response, keep, request.is_head)
         if not out or self._transport is None:

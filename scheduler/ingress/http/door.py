@@ -6,14 +6,15 @@ import asyncio
 import hmac
 import socket
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
-from scheduler.errors import Forbidden, Overloaded, Unauthorized
+from scheduler.errors import Forbidden, Unauthorized
 from scheduler.ingress.certificates import certificate_names
+from scheduler.ingress.held import Held
 from scheduler.ingress.http.connection import Connection, Turn
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.oip.callers import tenant_of
@@ -55,6 +56,7 @@ class HttpDoor:
         scratch: Where bytes are read before it is known whose they are; filled and parsed in one
             go, so one is enough for all connections.
         closing: Whether connections close after the answer.
+        held: Counts the bytes of bodies, until they are answered.
     """
 
     def __init__(self, limits: HttpLimits, access: Access, serve: Callable[[Turn], None]) -> None:
@@ -67,8 +69,7 @@ class HttpDoor:
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._idle: OrderedDict[Connection, float] = OrderedDict()
-        self._held = 0
-        self._held_by: Counter[str] = Counter()
+        self.held = Held(limits.held_bytes)
         self._sweep = self._loop.call_later(limits.idle_s / 4, self._close_idle)
 
     def __call__(self) -> asyncio.BufferedProtocol:
@@ -136,25 +137,6 @@ class HttpDoor:
         tenant = tenant_of(self.access, said, caller.certificates)
         caller.known = said, self.access, tenant
         return tenant
-
-    def hold(self, tenant: Tenant, count: int) -> None:
-        """Counts bytes of a body in.
-
-        Raises:
-            Overloaded: There are too many, of all or of this tenant.
-        """
-        limit = self.limits.held_bytes
-        share = int(limit * tenant.queue_share)
-        if self._held + count > limit or self._held_by[tenant.name] + count > share:
-            raise Overloaded(f"bodies hold {min(limit, share)} bytes already", {"limit": "bytes"})
-        self._held += count
-        self._held_by[tenant.name] += count
-
-    def release(self, tenant: Tenant, count: int) -> None:
-        """Counts bytes out."""
-        if count:
-            self._held -= count
-            self._held_by[tenant.name] -= count
 
     def log_failure(self, error: BaseException) -> None:
         """Says what should not have happened."""

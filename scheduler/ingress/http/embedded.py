@@ -75,7 +75,7 @@ class EmbeddedDoor:
         try:
             return await self._serve(request)
         finally:
-            self._door.release(tenant, len(whole))
+            self._door.held.release(tenant, len(whole))
 
     async def _read_in_time(
         self, tenant: Tenant, headers: Mapping[str, str], body: AsyncIterator[bytes]
@@ -98,11 +98,11 @@ class EmbeddedDoor:
             async for part in body:
                 if held + len(part) > most:
                     raise TooLarge(f"the body has more than the {most} bytes that are taken")
-                self._door.hold(tenant, len(part))
+                self._door.held.hold(tenant, len(part))
                 held += len(part)
                 parts.append(part)
         except BaseException:
-            self._door.release(tenant, held)
+            self._door.held.release(tenant, held)
             raise
         return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
 

@@ -129,7 +129,7 @@ class Incoming:
         request = self.as_request(self._keep_alive)
         error = self._error
         held, self._held = self._held, 0
-        self._door.release(self._tenant, held - len(request.body))
+        self._door.held.release(self._tenant, held - len(request.body))
         self._reset()
         if error is not None:
             self._connection.refuse(request, error)
@@ -187,7 +187,7 @@ class Incoming:
 
     def drop(self) -> None:
         """Forgets what was there of a request."""
-        self._door.release(self._tenant, self._held)
+        self._door.held.release(self._tenant, self._held)
         refusal = self.refusal
         self._reset()
         self.refusal = refusal or InvalidInput("the connection is closing")
@@ -207,5 +207,5 @@ class Incoming:
 
     def _hold(self, count: int) -> None:
         self._check_size(self._held + count)
-        self._door.hold(self._tenant, count)
+        self._door.held.hold(self._tenant, count)
         self._held += count

@@ -119,7 +119,11 @@ def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
     # Kinds first: an array of texts takes the longest one's memory for each of them.
     if not kinds <= _KINDS[wanted.kind] or not _fits(found := np.array(flat), wanted):
         raise InvalidInput(f"data of {name!r} should hold {datatype} values alone")
-    return found.astype(wanted).reshape(shape)
+    with np.errstate(over="ignore"):
+        array: Array = found.astype(wanted).reshape(shape)
+    if wanted.kind == "f" and np.isinf(array).any():  # JSON has no infinity
+        raise InvalidInput(f"data of {name!r} has a value that is too large for {datatype}")
+    return array
 
 
 def elements_of(name: str, raw: memoryview | bytes) -> list[bytes]:

@@ -1,0 +1,172 @@
+"""What of messages may be in memory: gRPC's library reads one whole when a call asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from scheduler.errors import InvalidInput, LaxityError
+from scheduler.ingress.grpc.callers import Callers, abort
+from scheduler.ingress.held import Held
+from scheduler.ingress.oip.outcomes import TooSlow
+from scheduler.tenants import Tenant
+
+_MOST_OF_ONE = 0.5
+"""The part of the places that one tenant has at most, so that others find some."""
+
+
+class Places:
+    """Where messages are read, for a bounded time.
+
+    Args:
+        count: How many are read at once.
+        patience_s: How long one may take to come in, in seconds.
+    """
+
+    def __init__(self, count: int, patience_s: float) -> None:
+        """All are free."""
+        self._all = asyncio.Semaphore(count)
+        each = max(1, int(_MOST_OF_ONE * count))
+        self._of: defaultdict[str, asyncio.Semaphore]
+        self._of = defaultdict(partial(asyncio.Semaphore, each))
+        self._patience_s = patience_s
+        self._loop = asyncio.get_running_loop()
+        self._endings: set[asyncio.Task[None]] = set()
+
+    async def read(self, tenant: Tenant, context: Any) -> Any:
+        """The message of a call, as bytes; `grpc.aio.EOF` where it has none."""
+        async with self._of[tenant.name], self._all:
+            timer = self._loop.call_later(self._patience_s, self._end, context)
+            try:
+                return await context.read()
+            finally:
+                timer.cancel()
+
+    def _end(self, context: Any) -> None:
+        error = TooSlow("the message did not come in in time")
+        task = self._loop.create_task(abort(context, error))
+        self._endings.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._endings.discard(task)
+        task.exception()  # an abort always raises
+
+
+class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Has every method read within bounds, and count what it has read until it has answered.
+
+    Args:
+        callers: Tells who calls, before anything is read.
+        held: Counts the bytes of messages that are there.
+        streams: Counts calls of many messages, each of which reads one at any time.
+        places: Where all other calls read theirs.
+    """
+
+    def __init__(self, callers: Callers, held: Held, streams: Held, places: Places) -> None:
+        """Nothing is read."""
+        self._callers = callers
+        self._held = held
+        self._streams = streams
+        self._places = places
+        self._known: dict[str, Any] = {}
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """The same method, within the bounds.
+
+        It gets bytes, and one of a single message reads it by itself: on the wire that is the same.
+        """
+        method = handler_call_details.method
+        if method not in self._known:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            kinds = {
+                (False, False): (grpc.stream_unary_rpc_method_handler, self._one_to_one),
+                (False, True): (grpc.stream_stream_rpc_method_handler, self._one_to_many),
+                (True, True): (grpc.stream_stream_rpc_method_handler, self._many_to_many),
+            }
+            make, way = kinds[handler.request_streaming, handler.response_streaming]
+            self._known[method] = make(way(handler), None, handler.response_serializer)
+        return self._known[method]
+
+    def _one_to_one(self, handler: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def answer(_requests: Any, context: Any) -> Any:
+            tenant, size, message = await self._read(handler, context)
+            try:
+                return await handler.unary_unary(message, context)
+            finally:
+                self._held.release(tenant, size)
+
+        return answer
+
+    def _one_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        async def answer(_requests: Any, context: Any) -> AsyncIterator[Any]:
+            tenant, size, message = await self._read(handler, context)
+            self._held.release(tenant, size)
+            async for response in handler.unary_stream(message, context):
+                yield response
+
+        return answer
+
+    def _many_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        """For methods that answer each message once, in their order."""
+
+        async def answer(requests: Any, context: Any) -> AsyncIterator[Any]:
+            tenant = await self._admitted(context)
+            sizes: deque[int] = deque()
+
+            async def messages() -> AsyncIterator[Any]:
+                async for raw in requests:
+                    self._held.hold(tenant, len(raw))
+                    sizes.append(len(raw))
+                    yield _parsed(handler, raw)
+
+            try:
+                async for response in handler.stream_stream(messages(), context):
+                    self._held.release(tenant, sizes.popleft())
+                    yield response
+            except LaxityError as error:
+                await abort(context, error)
+            finally:
+                self._streams.release(tenant, 1)
+                self._held.release(tenant, sum(sizes))
+
+        return answer
+
+    async def _read(self, handler: Any, context: Any) -> tuple[Tenant, int, Any]:
+        """Who calls, and the call's only message, whose size counts as held from here on."""
+        try:
+            tenant = self._callers.tenant(context)
+            raw = await self._places.read(tenant, context)
+            if raw is grpc.aio.EOF:
+                raise InvalidInput("the call has no message")
+            message = _parsed(handler, raw)
+            self._held.hold(tenant, len(raw))
+        except LaxityError as error:
+            await abort(context, error)
+        return tenant, len(raw), message
+
+    async def _admitted(self, context: Any) -> Tenant:
+        """Who calls, once there is room for one more stream."""
+        try:
+            tenant = self._callers.tenant(context)
+            self._streams.hold(tenant, 1)
+        except LaxityError as error:
+            await abort(context, error)
+        return tenant
+
+
+def _parsed(handler: Any, raw: bytes) -> Any:
+    try:
+        return handler.request_deserializer(raw)
+    except DecodeError:
+        raise InvalidInput("the message is not of the kind that this method takes") from None

@@ -1,0 +1,48 @@
+"""What one process of a door holds of a kind, and whose it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from scheduler.errors import Overloaded
+from scheduler.tenants import Tenant
+
+
+class Held:
+    """Counts in and out.
+
+    Args:
+        limit: How much there may be; of each tenant its share of it.
+        unit: What is counted.
+
+    Attributes:
+        count: How much is held now.
+    """
+
+    def __init__(self, limit: int, unit: str = "bytes") -> None:
+        """Nothing is held."""
+        self._limit = limit
+        self._unit = unit
+        self.count = 0
+        self._by: Counter[str] = Counter()
+
+    def hold(self, tenant: Tenant, count: int) -> None:
+        """Counts in.
+
+        Raises:
+            Overloaded: There is too much, of all or of this tenant.
+        """
+        share = int(self._limit * tenant.queue_share)
+        if self.count + count > self._limit or self._by[tenant.name] + count > share:
+            raise Overloaded(
+                f"requests hold {min(self._limit, share)} {self._unit} already, or would",
+                {"limit": self._unit},
+            )
+        self.count += count
+        self._by[tenant.name] += count
+
+    def release(self, tenant: Tenant, count: int) -> None:
+        """Counts out."""
+        if count:
+            self.count -= count
+            self._by[tenant.name] -= count

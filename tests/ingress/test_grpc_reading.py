@@ -1,0 +1,200 @@
+"""What messages the gRPC door lets into memory, and whose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc as stubs
+
+from scheduler.ingress.grpc.callers import Callers
+from scheduler.ingress.grpc.reading import Places, Reading
+from scheduler.ingress.held import Held
+from scheduler.tenants import Access, Tenant, hash_of, new_token
+from tests.ingress.half_calls import HalfCalls
+
+TOKENS = {name: new_token() for name in ("slow", "other", "small")}
+TENANTS = [
+    Tenant(name=name, tokens=(hash_of(token),), queue_share=0.25 if name == "small" else 1.0)
+    for name, token in TOKENS.items()
+]
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+MESSAGE_BYTES = 1_000_000
+WINDOW_BYTES = 65_536
+PATIENT_S = 60.0
+
+
+class Slow(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.begun = 0
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        self.begun += 1
+        await self.go_on.wait()
+        return pb.ModelInferResponse(id=request.id)
+
+    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            answer = pb.ModelInferResponse(id=request.id)
+            yield pb.ModelStreamInferResponse(infer_response=answer)
+
+
+@dataclass
+class Door:
+    port: int
+    service: Slow
+    held: Held
+    streams: Held
+
+
+@asynccontextmanager
+async def door(
+    places: int = 4, patience_s: float = PATIENT_S, held_bytes: int = 10**9, streams: int = 8
+) -> AsyncIterator[Door]:
+    held, open_streams = Held(held_bytes), Held(streams, "streams")
+    reading = Reading(Callers(Access(TENANTS)), held, open_streams, Places(places, patience_s))
+    options = [("grpc.http2.bdp_probe", 0)]
+    server = grpc.aio.server(interceptors=(reading,), options=options)
+    service = Slow()
+    stubs.add_GRPCInferenceServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield Door(port, service, held, open_streams)
+    finally:
+        await server.stop(None)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def by(name: str) -> list[tuple[str, str]]:
+    return [("authorization", f"Bearer {TOKENS[name]}")]
+
+
+def message(size: int = 0) -> Any:
+    return pb.ModelInferRequest(id="a", raw_input_contents=[bytes(size)] if size else [])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def half_calls(port: int, count: int, quiet_s: float = 0.5) -> HalfCalls:
+    """Calls of one tenant that have sent all that they may."""
+    calls = HalfCalls(port)
+    for _ in range(count):
+        calls.call(INFER, MESSAGE_BYTES, **dict(by("slow")))
+    await asyncio.to_thread(calls.pump, quiet_s)
+    return calls
+
+
+def test_no_more_messages_come_in_than_there_are_places() -> None:
+    async def test() -> None:
+        async with door(places=4) as at:
+            calls = await half_calls(at.port, 40)
+            # A tenant has half of the places; the windows of all others are theirs in any case.
+            assert 2 * MESSAGE_BYTES <= calls.sent <= 2 * MESSAGE_BYTES + 40 * WINDOW_BYTES
+            calls.close()
+
+    run(test)
+
+
+def test_who_sends_slowly_keeps_no_other_tenant_out() -> None:
+    async def test() -> None:
+        async with door(places=4) as at, grpc.aio.insecure_channel(f"localhost:{at.port}") as c:
+            calls = await half_calls(at.port, 40)
+            at.service.go_on.set()
+            answer = await stubs.GRPCInferenceServiceStub(c).ModelInfer(
+                message(MESSAGE_BYTES), metadata=by("other")
+            )
+            assert answer.id == "a"
+            assert not calls.ended
+            calls.close()
+
+    run(test)
+
+
+def test_a_message_has_its_time_and_leaves_its_place() -> None:
+    async def test() -> None:
+        async with door(places=2, patience_s=0.2) as at:
+            calls = await half_calls(at.port, 5, quiet_s=1.0)
+            while len(calls.ended) < 5:
+                await asyncio.to_thread(calls.pump, 0.1)
+            calls.close()
+
+    run(test)
+
+
+def test_what_is_read_counts_until_it_is_answered() -> None:
+    async def test() -> None:
+        most = 3 * MESSAGE_BYTES
+        async with (
+            door(held_bytes=most) as at,
+            grpc.aio.insecure_channel(f"localhost:{at.port}") as c,
+        ):
+            infer = stubs.GRPCInferenceServiceStub(c).ModelInfer
+            under_way = [infer(message(MESSAGE_BYTES), metadata=by("slow")) for _ in range(2)]
+            await until(lambda: at.service.begun == 2)
+            for name in ("slow", "other"):
+                with pytest.raises(grpc.aio.AioRpcError, match="already") as refused:
+                    await infer(message(MESSAGE_BYTES), metadata=by(name))
+                assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            at.service.go_on.set()
+            assert [(await call).id for call in under_way] == ["a", "a"]
+            with pytest.raises(grpc.aio.AioRpcError, match="already"):
+                await infer(message(MESSAGE_BYTES), metadata=by("small"))
+            assert (await infer(message(), metadata=by("small"))).id == "a"
+            await until(lambda: at.held.count == 0)
+
+    run(test)
+
+
+def test_streams_are_counted_and_what_they_read_is_let_go() -> None:
+    async def test() -> None:
+        async with door(streams=2) as at, grpc.aio.insecure_channel(f"localhost:{at.port}") as c:
+            open_streams = [
+                stubs.GRPCInferenceServiceStub(c).ModelStreamInfer(metadata=by("slow"))
+                for _ in range(2)
+            ]
+            for stream in open_streams:
+                await stream.write(message(1000))
+                assert (await stream.read()).infer_response.id == "a"
+            assert (at.streams.count, at.held.count) == (2, 0)
+            third = stubs.GRPCInferenceServiceStub(c).ModelStreamInfer(metadata=by("other"))
+            with pytest.raises(grpc.aio.AioRpcError, match="streams"):
+                await third.read()
+            for stream in open_streams:
+                await stream.done_writing()
+                assert await stream.read() is grpc.aio.EOF
+            await until(lambda: at.streams.count == 0)
+
+    run(test)
+
+
+def test_what_is_no_message_is_said_so() -> None:
+    async def test() -> None:
+        async with door() as at, grpc.aio.insecure_channel(f"localhost:{at.port}") as c:
+            infer = c.unary_unary(INFER)
+            with pytest.raises(grpc.aio.AioRpcError, match="not of the kind") as refused:
+                await infer(b"\xff" * 9, metadata=by("slow"))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            empty = c.stream_unary(INFER)
+            with pytest.raises(grpc.aio.AioRpcError, match="no message"):
+                await empty(iter(()), metadata=by("slow"))
+            with pytest.raises(grpc.aio.AioRpcError, match="token"):
+                await infer(b"", metadata=())
+            assert at.held.count == 0
+
+    run(test)
