@@ -220,6 +220,7 @@ class CloudLink:
             return
         self._heard_ns = time.monotonic_ns()
         self._breaker.half_open()
+        self._standing.allow_sizes()
         self._standing.open()
 
     def _probe_patience_s(self) -> float:
