@@ -233,6 +233,7 @@ class CloudLink:
             return
         self._heard_ns = time.monotonic_ns()
         self._breaker.half_open()
+        self._standing.allow_sizes()
         self._standing.open()
 
     def _close_while_open(self) -> None:

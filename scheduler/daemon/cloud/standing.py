@@ -128,12 +128,15 @@ class Standing:
         self.tell()
 
     def open(self) -> None:
-        """Takes batches again, maybe larger ones than before: it may have been started anew."""
+        """Takes batches again."""
         self._closed_until_ns = 0
+        self.tell()
+
+    def allow_sizes(self) -> None:
+        """It may have been started anew, and take larger batches than before."""
         self.too_large.clear()
         for each in self.latencies.values():
             each.allow_all()
-        self.tell()
 
     def _allowed(self) -> int:
         return self.limit.value if self._breaker.state is BreakerState.CLOSED else 1

@@ -78,3 +78,21 @@ def test_batches_stay_below_what_was_refused_and_what_is_too_large_alone_stays_h
         assert box.breaker == "closed"
 
     asyncio.run(run())
+
+
+def test_a_server_that_was_away_may_take_more_than_before(tmp_path: Path):
+    async def run() -> None:
+        async with far_server(most_bytes=MOST_BYTES) as far:
+            far.shape = [-1, -1]
+            async with box_of(far.url, tmp_path, ANY_SIZE, probe_s=0.1) as box:
+                await box.until(lambda: box.is_up)
+                large = np.ones(2_000, np.float32)
+                assert (await box.ask(large, 20_000)).outcome is Outcome.UNAVAILABLE
+                await far.stop()
+                await box.until(lambda: box.breaker == "open")
+                await far.start()
+                await box.until(lambda: box.breaker == "half-open")
+                assert (floats(await box.ask(large, 20_000)) == 2).all()
+                assert box.link.describe()["too_large"] == []
+
+    asyncio.run(run())
