@@ -23,6 +23,7 @@ from scheduler import (
     cli_cloud,
     cli_config,
     cli_doctor,
+    cli_explain,
     cli_infer,
     cli_link,
     cli_optimize,
@@ -70,6 +71,7 @@ app.add_typer(cli_cloud.app, name="cloud", help="A cloud tier of one's own, on R
 app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
 app.add_typer(cli_doctor.app)
 app.add_typer(cli_optimize.app)
+app.add_typer(cli_explain.app)
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
 app.add_typer(cli_profile.app)
 app.add_typer(cli_replay.replay_app)

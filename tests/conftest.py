@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 from hypothesis import settings
 
 # A slow or busy machine is no reason for a test to fail.
 settings.register_profile("laxity", deadline=None)
 settings.load_profile("laxity")
+
+
+@pytest.fixture
+def laxity(monkeypatch, capsys):
+    """Runs a command line; its exit status, stdout and stderr."""
+    from scheduler import cli  # not for all tests: it imports all commands
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["laxity", *arguments])
+        monkeypatch.setenv("COLUMNS", "120")
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return run
