@@ -33,6 +33,7 @@ from scheduler import (
     cli_replay,
     cli_tasks,
     cli_token,
+    cli_top,
 )
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
@@ -79,6 +80,7 @@ app.add_typer(cli_link.app)
 app.add_typer(cli_tasks.app, name="task", help="Durable tasks: list, show, fetch, cancel.")
 app.add_typer(cli_token.app)
 app.add_typer(cli_pull.app)
+app.add_typer(cli_top.app)
 
 
 @app.callback(invoke_without_command=True)

@@ -41,7 +41,7 @@ OUTCOMES = [outcome.value for outcome in Outcome]
 def explain(
     request: Annotated[
         int | None,
-        typer.Argument(metavar="[ID]", min=1, help="The request's id.", show_default=False),
+        typer.Argument(metavar="ID", min=1, help="The request's id.", show_default=False),
     ] = None,
     outcome: Annotated[
         str | None, typer.Option(help="Without an ID: only those that ended so.")

@@ -28,6 +28,7 @@ COMMANDS = [
     "optimize",
     "profile",
     "explain",
+    "top",
     "token",
 ]
 
