@@ -229,6 +229,11 @@ class AsyncClient:
         status: dict[str, Any] = await self._ask("status", timeout_s)
         return status
 
+    async def statistics(self, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
+        """How the requests for each variant ended since the box started."""
+        counted: list[dict[str, Any]] = await self._ask("statistics", timeout_s)
+        return counted
+
     def task(self, id: str) -> AsyncTask:
         """A durable task that was submitted earlier; see `scheduler.Client.task`."""
         return AsyncTask(self, id)

@@ -23,6 +23,7 @@ from scheduler import (
     cli_cloud,
     cli_config,
     cli_doctor,
+    cli_explain,
     cli_infer,
     cli_link,
     cli_optimize,
@@ -32,6 +33,7 @@ from scheduler import (
     cli_replay,
     cli_tasks,
     cli_token,
+    cli_top,
 )
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
@@ -70,6 +72,7 @@ app.add_typer(cli_cloud.app, name="cloud", help="A cloud tier of one's own, on R
 app.add_typer(cli_config.app, name="config", help="Check a configuration, or print its schema.")
 app.add_typer(cli_doctor.app)
 app.add_typer(cli_optimize.app)
+app.add_typer(cli_explain.app)
 app.add_typer(cli_policy.policy_app(_policy_trial), name="policy")
 app.add_typer(cli_profile.app)
 app.add_typer(cli_replay.replay_app)
@@ -77,6 +80,7 @@ app.add_typer(cli_link.app)
 app.add_typer(cli_tasks.app, name="task", help="Durable tasks: list, show, fetch, cancel.")
 app.add_typer(cli_token.app)
 app.add_typer(cli_pull.app)
+app.add_typer(cli_top.app)
 
 
 @app.callback(invoke_without_command=True)

@@ -63,7 +63,7 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         status: Its answer.
         rates: Requests per second by outcome since the last look; None on the first.
     """
-    parts: list[RenderableType] = [_headline(status), Text(), _targets(status)]
+    parts: list[RenderableType] = [headline(status), Text(), _targets(status)]
     if ways := [target for target in status.get("targets", []) if "way" in target]:
         parts += [Text(), _ways(ways)]
     if neighbours := status.get("neighbours"):
@@ -78,7 +78,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(status: Answer) -> Text:
+def headline(status: Answer) -> Text:
+    """Which box it is and how it is, in a line."""
     policy = status.get("policy", {})
     options = ", ".join(f"{key} {value}" for key, value in policy.items() if key != "name")
     facts = [

@@ -286,6 +286,15 @@ class Client:
         status: dict[str, Any] = self._ask("status", timeout_s)
         return status
 
+    def statistics(self, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
+        """How the requests for each variant ended since the box started; docs/protocol.md.
+
+        Raises:
+            Unavailable: No answer within `timeout_s`.
+        """
+        counted: list[dict[str, Any]] = self._ask("statistics", timeout_s)
+        return counted
+
     def task(self, id: str) -> Task:
         """A durable task that was submitted earlier, here or elsewhere; it is not looked up yet."""
         return Task(self, id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -20,3 +21,19 @@ def new_site() -> Callable[[int], Site]:
     if reason := why_no_hosts():
         pytest.skip(reason)
     return Site
+
+
+@pytest.fixture
+def laxity(monkeypatch, capsys):
+    """Runs a command line; its exit status, stdout and stderr."""
+    from scheduler import cli  # not for all tests: it imports all commands
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["laxity", *arguments])
+        monkeypatch.setenv("COLUMNS", "120")
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return run

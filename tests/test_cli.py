@@ -28,6 +28,8 @@ COMMANDS = [
     "doctor",
     "optimize",
     "profile",
+    "explain",
+    "top",
     "token",
 ]
 
@@ -140,21 +142,6 @@ def box(tmp_path, monkeypatch):
     monkeypatch.setenv("LAXITY_URL", box.url)
     yield box
     box.close()
-
-
-@pytest.fixture
-def laxity(monkeypatch, capsys):
-    """Runs a command line; its exit status, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["laxity", *arguments])
-        monkeypatch.setenv("COLUMNS", "120")
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(exit_.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture

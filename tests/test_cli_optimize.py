@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler import cli
 from scheduler.cli_inputs import InputProblem, load_array, load_items
 from scheduler.cli_optimize import SEED
 
@@ -29,16 +28,10 @@ def models(tmp_path):
 
 
 @pytest.fixture
-def optimize(models, monkeypatch, capsys):
+def optimize(models, laxity):
     def run(*args: str) -> tuple[int, str, str]:
-        argv = ["laxity", "optimize", *args, "--models", str(models)]
-        monkeypatch.setattr("sys.argv", argv)
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-        return status, *capsys.readouterr()
+        found: tuple[int, str, str] = laxity("optimize", *args, "--models", str(models))
+        return found
 
     return run
 

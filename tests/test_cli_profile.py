@@ -14,7 +14,6 @@ import pytest
 from edge_agent import measuring
 from edge_agent.measuring import DeviceFigures
 from edge_agent.state_lock import locked
-from scheduler import cli
 from scheduler.cli_profile import _show as show
 from workers.device_host import Measured
 from workers.profile_store import Profile
@@ -23,7 +22,7 @@ SMALL = Path(__file__).parents[1] / "configs" / "models" / "digits" / "small.onn
 
 
 @pytest.fixture
-def profile(tmp_path, monkeypatch, capsys):
+def profile(tmp_path, laxity):
     """Runs the command on a box of one device with one model."""
     home = tmp_path / "models" / "digits"
     home.mkdir(parents=True)
@@ -36,13 +35,8 @@ def profile(tmp_path, monkeypatch, capsys):
     )
 
     def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["laxity", "profile", "--config", str(config), *args])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-        return status, *capsys.readouterr()
+        found: tuple[int, str, str] = laxity("profile", "--config", str(config), *args)
+        return found
 
     return run
 

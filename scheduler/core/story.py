@@ -47,17 +47,22 @@ class Story:
 
     def of(self, request_id: int) -> list[StoryEntry]:
         """All remembered entries that concern a request."""
-        life = _Life(request_id)
+        life = Life(request_id)
         return [StoryEntry(at_ns, what) for at_ns, what in self._log if life.holds(what)]
 
 
-class _Life:
-    """Follows one request through the log."""
+class Life:
+    """Follows one request through a log that is read from its submission on.
+
+    Attributes:
+        runs: Those that it is part of, and their targets.
+    """
 
     def __init__(self, request_id: int) -> None:
+        """Nothing has been read."""
         self._id = request_id
         self._waiting = False
-        self._runs: dict[int, str] = {}
+        self.runs: dict[int, str] = {}
 
     def holds(self, what: What) -> bool:
         """Whether the next entry of the log concerns the request."""
@@ -70,7 +75,7 @@ class _Life:
                 self._waiting &= what.request_id != self._id
                 return what.request_id == self._id
             case Dispatch() if self._id in what.request_ids:
-                self._runs[what.run_id] = what.target_id
+                self.runs[what.run_id] = what.target_id
                 self._waiting = False
                 return True
             case BatchDone() | BatchFailed():
@@ -80,16 +85,16 @@ class _Life:
             case TargetUp():
                 return self._lost(what.target.id)
             case CancelRun():
-                return what.run_id in self._runs
+                return what.run_id in self.runs
             case Wake():
                 return self._waiting
             case _:
                 return False
 
     def _lost(self, target_id: str) -> bool:
-        return self._ended([run_id for run_id, at in self._runs.items() if at == target_id])
+        return self._ended([run_id for run_id, at in self.runs.items() if at == target_id])
 
     def _ended(self, run_ids: list[int]) -> bool:
-        mine = [run_id for run_id in run_ids if self._runs.pop(run_id, None)]
-        self._waiting |= bool(mine) and not self._runs
+        mine = [run_id for run_id in run_ids if self.runs.pop(run_id, None)]
+        self._waiting |= bool(mine) and not self.runs
         return bool(mine)

@@ -1,0 +1,257 @@
+"""Why a request ended as it did, from the journal of the box that had it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from replay.journal_files import JournalError, JournalFile, Note, journal_runs, steps_of, warn
+from scheduler.core.commands import CancelRun, Dispatch, Finish
+from scheduler.core.events import (
+    BatchDone,
+    BatchFailed,
+    Cancelled,
+    PolicySwapped,
+    Submitted,
+    TargetDown,
+    TargetUp,
+)
+from scheduler.core.requests import Request
+from scheduler.core.story import Life
+from scheduler.journal_format import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """How one request ended, in short.
+
+    Attributes:
+        id: Of the request, in its run.
+        wall_ns: When it came, in nanoseconds since 1970.
+        model: Its model.
+        budget_ns: The time to its deadline when it came.
+        total_ns: How long it was there.
+        outcome: How it ended.
+        reason: Why, as its caller was told.
+    """
+
+    id: int
+    wall_ns: int
+    model: str
+    budget_ns: int
+    total_ns: int
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happened to a request.
+
+    Attributes:
+        after_ns: How long after it came.
+        what: What happened, in a word.
+        text: What is to be known of it.
+    """
+
+    after_ns: int
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tale:
+    """The life of one request.
+
+    Attributes:
+        run: The life of the scheduler that had it.
+        brief: How it ended; None if it has not, as far as the journal goes.
+        steps: What happened, in order.
+    """
+
+    run: str
+    brief: Brief | None
+    steps: tuple[Step, ...]
+
+
+def recent(
+    path: Path | str,
+    count: int,
+    outcome: str | None = None,
+    model: str | None = None,
+    note: Note = warn,
+) -> list[Brief]:
+    """The requests of the latest run that ended last, the newest first.
+
+    Those that came in one file of the journal and ended in the next are left out.
+
+    Args:
+        path: The journal's folder, or one file.
+        count: How many at most.
+        outcome: Only those that ended so.
+        model: Only those for this model.
+        note: Hears of cut ends and missing events.
+
+    Raises:
+        JournalError: A file is no journal, or a record of it is damaged.
+    """
+    found: list[Brief] = []
+    for file in reversed(_run(path, None, note)):
+        ended = [
+            brief
+            for brief in _briefs(file)
+            if outcome in (None, brief.outcome) and model in (None, brief.model)
+        ]
+        found += reversed(ended)
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def explain(path: Path | str, request_id: int, run: str | None = None, note: Note = warn) -> Tale:
+    """The life of a request.
+
+    Args:
+        path: The journal's folder, or one file.
+        request_id: Its id, which begins at 1 in each run.
+        run: Which run; None for the latest.
+        note: Hears of cut ends and missing events.
+
+    Raises:
+        JournalError: The journal has no such request, or is damaged.
+    """
+    files = _run(path, run, note)
+    first = [index for index, file in enumerate(files) if file.header.last_id < request_id]
+    name = files[0].header.run
+    if not first:
+        raise JournalError(
+            str(path), None, f"request {request_id} of run {name} is in a file that was removed",
+            f"an id above {files[0].header.last_id}",
+        )  # fmt: skip
+    told = _Telling(request_id)
+    for file, step in steps_of(files[first[-1] :], note):
+        if isinstance(step, Entry):
+            told.hear(file, step)
+        if told.brief is not None and not told.life.runs:
+            break
+    if told.request is None:
+        raise JournalError(
+            str(path), None, f"no request {request_id} in run {name}", "an id of that run"
+        )
+    return Tale(name, told.brief, tuple(told.steps))
+
+
+def _run(path: Path | str, name: str | None, note: Note) -> list[JournalFile]:
+    runs = {files[0].header.run: files for files in journal_runs(path, note)}
+    if name is None and runs:
+        return list(runs.values())[-1]
+    if name not in runs:
+        raise JournalError(str(path), None, f"no run {name}", f"one of {', '.join(runs)}")
+    return runs[name]
+
+
+def _briefs(file: JournalFile) -> Iterator[Brief]:
+    came: dict[int, tuple[int, Request]] = {}
+    for step in file:
+        if not isinstance(step, Entry):
+            continue
+        if isinstance(step.event, Submitted):
+            came.update((request.id, (step.at_ns, request)) for request in step.event.requests)
+        for command in step.commands:
+            if isinstance(command, Finish) and command.request_id in came:
+                at_ns, request = came.pop(command.request_id)
+                yield _brief(file, at_ns, request, step.at_ns, command)
+
+
+def _brief(file: JournalFile, at_ns: int, request: Request, end_ns: int, end: Finish) -> Brief:
+    return Brief(
+        request.id,
+        file.header.wall_ns + at_ns - file.header.at_ns,
+        request.kind.model,
+        request.deadline_ns - at_ns,
+        end_ns - at_ns,
+        end.outcome.value,
+        end.reason,
+    )
+
+
+class _Telling:
+    """Picks out of a journal what concerns one request, and words it."""
+
+    def __init__(self, request_id: int) -> None:
+        self.request: Request | None = None
+        self.brief: Brief | None = None
+        self.life = Life(request_id)
+        self.steps: list[Step] = []
+        self._id = request_id
+        self._came_ns = 0
+        self._policy = ""
+
+    def hear(self, file: JournalFile, entry: Entry) -> None:
+        if isinstance(entry.event, PolicySwapped):
+            self._policy = entry.event.name
+        known = len(self.steps)
+        for what in (entry.event, *entry.commands):
+            holds = self.life.holds(what)
+            if holds and (self.request is not None or isinstance(what, Submitted)):
+                self._tell(file, entry.at_ns, what)
+        if entry.failure is not None and len(self.steps) > known:
+            self._say(entry.at_ns, "policy failed", entry.failure)
+
+    def _tell(self, file: JournalFile, at_ns: int, what: Any) -> None:
+        if isinstance(what, Submitted):
+            self.request = next(each for each in what.requests if each.id == self._id)
+            self._came_ns = at_ns
+            policy = self._policy or file.header.policy.name
+            self._say(at_ns, "came", _spelled(self.request, at_ns, len(what.requests), policy))
+            return
+        if isinstance(what, Finish) and self.request is not None:
+            self.brief = _brief(file, self._came_ns, self.request, at_ns, what)
+        self._say(at_ns, *_worded(what, self._id))
+
+    def _say(self, at_ns: int, what: str, text: str) -> None:
+        self.steps.append(Step(at_ns - self._came_ns, what, text))
+
+
+def _spelled(request: Request, at_ns: int, together: int, policy: str) -> str:
+    kind = request.kind
+    facts = [
+        kind.model if kind.variant is None else f"{kind.model}/{kind.variant}",
+        f"{(request.deadline_ns - at_ns) / 1e6:.4g} ms to its deadline",
+        f"priority {request.priority}",
+        f"{request.size_bytes:,} bytes",
+    ]
+    if request.accept_late:
+        facts.append("a late result is wanted")
+    if together > 1:
+        facts.append(f"one of {together} that came together")
+    return f"{', '.join(facts)}; {policy} decides"
+
+
+def _worded(what: Any, request_id: int) -> tuple[str, str]:
+    """What happened, in a word, and what is to be known of it."""
+    match what:
+        case Dispatch(run_id, target_id, _, variant, request_ids, _, reason):
+            others = len(request_ids) - 1
+            company = f"with {others} others" if others else "alone"
+            return "sent", f"to {target_id} as {variant}, {company}, run {run_id}: {reason}"
+        case BatchDone(run_id, errors):
+            fault = errors.get(request_id)
+            return "ran", f"run {run_id}" + (f": it failed: {fault}" if fault else "")
+        case BatchFailed(run_id, reason, started):
+            return "failed" if started else "not begun", f"run {run_id}: {reason}"
+        case TargetDown(target_id, reason):
+            return "lost", f"{target_id} is gone: {reason}"
+        case TargetUp(target):
+            return "lost", f"{target.id} came back, and what it ran is lost"
+        case CancelRun(run_id):
+            return "called off", f"run {run_id}: nobody waits for it any more"
+        case Cancelled():
+            return "cancelled", "its caller no longer waits"
+        case Finish(_, outcome, reason, _, queue_ns, detail):
+            known = "".join(f"; {key} {value}" for key, value in detail.items())
+            return outcome.value, f"{reason}{known} ({queue_ns / 1e6:.4g} ms in the queue)"
+        case _:
+            return type(what).__name__, str(what)

@@ -1,0 +1,150 @@
+"""`laxity explain`: why a request ended as it did."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scheduler.cli_box import AsJson, Url, box, print_json
+from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_inputs import InputProblem
+from scheduler.cli_tables import STYLES, figure, plain_table
+from scheduler.core.outcomes import Outcome
+from scheduler.errors import LaxityError
+
+if TYPE_CHECKING:
+    from replay.explaining import Brief, Tale
+
+app = typer.Typer(add_completion=False)
+
+OUTCOMES = [outcome.value for outcome in Outcome]
+
+
+@app.command(
+    name="explain",
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("laxity explain", "the requests that ended last, with their ids"),
+        ("laxity explain --outcome expired --model digits", "some of them"),
+        ("laxity explain 4711", "the whole life of one"),
+        ("laxity explain 4711 --journal old/journal --json", "from a copy, for scripts"),
+    ),
+)
+def explain(
+    request: Annotated[
+        int | None,
+        typer.Argument(metavar="ID", min=1, help="The request's id.", show_default=False),
+    ] = None,
+    outcome: Annotated[
+        str | None, typer.Option(help="Without an ID: only those that ended so.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Without an ID: only those for this model.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 20,
+    journal: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="The journal.", show_default="the running box's"),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(help="The life of the scheduler, as files name it.", show_default="latest"),
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what became of a request, and why, from the journal of the box that had it.
+
+    Ids count from 1 since the scheduler started. The newest events are in the journal after 0.2 s.
+    """
+    if outcome is not None and outcome not in OUTCOMES:
+        raise InputProblem(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
+    path = journal or _journal_of(url)
+    console = Console(highlight=False)
+    if request is None:
+        briefs = _recent(path, count, outcome, model)
+        if as_json:
+            print_json([asdict(brief) for brief in briefs])
+        else:
+            console.print(_table(briefs))
+        return
+    tale = _tale(path, request, run)
+    if as_json:
+        print_json(asdict(tale))
+    else:
+        _show(console, request, tale)
+
+
+def _journal_of(url: str | None) -> Path:
+    with box(url) as client:
+        journal = client.status().get("journal")
+    if journal is None:
+        raise LaxityError("the box keeps no journal (journal.enabled); --journal names another one")
+    folder = Path(journal["folder"])
+    if not folder.is_dir():
+        raise LaxityError(f"the journal is on the box, in {folder}; copy it, and name --journal")
+    return folder
+
+
+def _recent(path: Path, count: int, outcome: str | None, model: str | None) -> list[Brief]:
+    from replay.explaining import recent
+    from replay.journal_files import JournalError
+
+    with Console(stderr=True).status("reading the journal"):
+        try:
+            return recent(path, count, outcome, model, _say)
+        except JournalError as error:
+            raise LaxityError(str(error)) from None
+
+
+def _tale(path: Path, request: int, run: str | None) -> Tale:
+    from replay.explaining import explain
+    from replay.journal_files import JournalError
+
+    with Console(stderr=True).status("reading the journal"):
+        try:
+            return explain(path, request, run, _say)
+        except JournalError as error:
+            raise LaxityError(str(error)) from None
+
+
+def _table(briefs: list[Brief]) -> Table:
+    figures = ("id", "budget ms", "took ms")
+    table = plain_table("id", "came", "model", *figures[1:], "outcome", "why", right=figures)
+    for brief in briefs:
+        table.add_row(
+            str(brief.id),
+            time.strftime("%H:%M:%S", time.localtime(brief.wall_ns / 1e9)),
+            brief.model,
+            figure(brief.budget_ns / 1e6),
+            figure(brief.total_ns / 1e6),
+            Text(brief.outcome, style=STYLES.get(brief.outcome, "")),
+            Text(brief.reason),
+        )
+    return table
+
+
+def _show(console: Console, request: int, tale: Tale) -> None:
+    title: Any = Text(f"request {request}", style="bold")
+    title.append(f"  run {tale.run}", style="not bold dim")
+    console.print(title)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(justify="right")
+    for step in tale.steps:
+        after = f"+{step.after_ns / 1e6:.3f} ms"
+        table.add_row(after, Text(step.what, style=STYLES.get(step.what, "bold")), Text(step.text))
+    console.print(table)
+    if tale.brief is None:
+        console.print("it has not ended, as far as the journal goes", style="yellow")
+
+
+def _say(text: str) -> None:
+    print(f"laxity: {text}", file=sys.stderr)

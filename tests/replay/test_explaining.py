@@ -1,0 +1,200 @@
+"""What became of a request is told from the journal as the core tells it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.explaining import Brief, explain, recent
+from replay.journal_files import JournalError
+from scheduler.core.commands import Finish
+from scheduler.core.events import BatchFailed, Cancelled, Submitted, TargetDown, TargetUp
+from scheduler.core.policy import Wake
+from scheduler.core.requests import Request, RequestClass
+from tests.core.world import MS
+from tests.fake_box import FakeBox, Peer
+from tests.replay.test_journal import SPECS, JournalledBox
+
+
+def complain(text: str) -> None:
+    raise AssertionError(text)
+
+
+class StatusBox(FakeBox):
+    """Answers `status` with what a test says."""
+
+    def __init__(self, path: Path, status: Any) -> None:
+        super().__init__(path)
+        self.status = status
+
+    def take(self, peer: Peer, header: Any) -> None:
+        if header["t"] == "status":
+            peer.send({"t": "reply", "id": header["id"], "value": self.status})
+        else:
+            super().take(peer, header)
+
+
+@pytest.fixture
+def box(tmp_path):
+    box = JournalledBox(tmp_path / "journal", "goodput", 0)
+    yield box
+    box.journal.close()
+
+
+def submit(box: JournalledBox, *, budget_ms: int = 50) -> int:
+    request_id = box.next_id
+    box.next_id += 1
+    box.tell(Submitted((Request(request_id, RequestClass("a"), box.now_ns + budget_ms * MS),)))
+    return request_id
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_tale_is_the_story_of_the_core(tmp_path, seed):
+    policy = ("goodput", "hedge", "edf")[seed]
+    box = JournalledBox(tmp_path, policy, seed, bytes=200_000, files=40)
+    box.live(300)
+    box.journal.close()
+    ended = {what.request_id: what for _, what in box.said if isinstance(what, Finish)}
+    ids = [r.id for _, what in box.said if isinstance(what, Submitted) for r in what.requests]
+    assert len(ids) > 50
+    for request_id in ids[::5]:
+        tale = explain(tmp_path, request_id, note=complain)
+        story = [each for each in box.core.story(request_id) if not isinstance(each.what, Wake)]
+        while not isinstance(story[0].what, Submitted):  # called off before it came
+            del story[0]
+        told = [step for step in tale.steps if step.what != "policy failed"]
+        came_ns = story[0].at_ns
+        times = [each.at_ns - came_ns for each in story]
+        assert [step.after_ns for step in told] == times[: len(told)]
+        # A caller may call off what has ended.
+        assert all(isinstance(each.what, Cancelled) for each in story[len(told) :])
+        end = ended.get(request_id)
+        assert (tale.brief and tale.brief.outcome) == (end and end.outcome.value)
+
+
+class TestALife:
+    def test_a_worker_that_falls_and_a_second_attempt(self, box, tmp_path):
+        request_id = submit(box)
+        box.now_ns += 2 * MS
+        (run,) = box.core.runs.values()
+        box.tell(TargetDown(run.target_id, "unplugged", 5 * MS))
+        box.tell(TargetUp(next(spec for spec in SPECS if spec.id == run.target_id)))
+        while box.core.runs:
+            box.now_ns += MS
+            box.finish()
+        box.journal.close()
+        tale = explain(tmp_path / "journal", request_id, note=complain)
+        words = [step.what for step in tale.steps]
+        assert words[:3] == ["came", "sent", "lost"]
+        assert words[3:] == ["sent", "ran", "completed"]
+        assert tale.steps[0].text.startswith("a, 50 ms to its deadline, priority 3, 0 bytes; goodp")
+        assert "unplugged" in tale.steps[2].text
+        assert tale.brief is not None
+        assert tale.brief.budget_ns == 50 * MS
+
+    def test_one_that_fails_and_one_that_is_cancelled(self, box, tmp_path):
+        failed = submit(box)
+        while box.core.runs:
+            box.now_ns += MS
+            box.tell(BatchFailed(next(iter(box.core.runs)), "it fell over"))
+        cancelled = submit(box)
+        box.tell(Cancelled(cancelled))
+        waits = submit(box, budget_ms=60)
+        box.journal.close()
+        journal = tmp_path / "journal"
+        steps = explain(journal, failed, note=complain).steps
+        assert steps[-1].what == "failed"
+        assert any("it fell over" in step.text for step in steps)
+        steps = explain(journal, cancelled, note=complain).steps
+        assert {"cancelled"} <= {step.what for step in steps}
+        assert explain(journal, waits, note=complain).brief is None
+
+
+class TestRecent:
+    def test_the_newest_come_first_and_may_be_chosen(self, box, tmp_path):
+        box.live(120)
+        box.journal.close()
+        journal = tmp_path / "journal"
+        ended = [what for _, what in box.said if isinstance(what, Finish)]
+        found = recent(journal, 10, note=complain)
+        assert [brief.id for brief in found] == [end.request_id for end in reversed(ended)][:10]
+        expired = recent(journal, 1000, "expired", "a", note=complain)
+        assert expired
+        assert {(brief.outcome, brief.model) for brief in expired} == {("expired", "a")}
+
+    def test_what_is_not_there_is_said(self, box, tmp_path):
+        submit(box)
+        box.journal.close()
+        journal = tmp_path / "journal"
+        with pytest.raises(JournalError, match="no request 7 in run 2"):
+            explain(journal, 7, note=complain)
+        with pytest.raises(JournalError, match="no run yesterday; expected one of 2"):
+            explain(journal, 1, "yesterday", note=complain)
+        with pytest.raises(JournalError, match="no file named"):
+            recent(tmp_path, 5, note=complain)
+
+    def test_a_file_that_was_removed_is_said(self, tmp_path):
+        box = JournalledBox(tmp_path, "edf", 3, bytes=20_000, files=4)
+        box.live(600)
+        box.journal.close()
+        with pytest.raises(
+            JournalError, match=r"request 1 of run .* is in a file that was removed"
+        ):
+            explain(tmp_path, 1, note=complain)
+
+
+class TestCommand:
+    @pytest.fixture
+    def journal(self, box, tmp_path):
+        submit(box)
+        box.now_ns += MS
+        box.finish()
+        box.journal.close()
+        return tmp_path / "journal"
+
+    def test_ids_are_found_and_explained(self, laxity, journal):
+        status, out, _ = laxity("explain", "--journal", str(journal))
+        assert status == 0
+        assert "completed" in out
+        status, out, _ = laxity("explain", "1", "--journal", str(journal))
+        assert status == 0
+        assert [line.split()[2] for line in out.splitlines()[1:]] == (
+            ["came", "sent", "ran", "completed"]
+        )
+
+    def test_scripts_get_json(self, laxity, journal):
+        status, out, _ = laxity("explain", "--journal", str(journal), "--json")
+        (brief,) = json.loads(out)
+        assert Brief(**brief).outcome == "completed"
+        status, out, _ = laxity("explain", "1", "--journal", str(journal), "--json")
+        tale = json.loads(out)
+        assert status == 0
+        assert tale["brief"] == brief
+        assert tale["steps"][0]["what"] == "came"
+
+    @pytest.mark.parametrize(
+        ("folder", "status", "words"),
+        [
+            ("journal", 0, "completed"),
+            ("nowhere", 1, "the journal is on the box, in "),
+            (None, 1, "keeps no journal"),
+        ],
+    )
+    def test_the_running_box_says_where_its_journal_is(
+        self, laxity, journal, tmp_path, folder, status, words
+    ):
+        said = folder and {"folder": str(tmp_path / folder)}
+        box = StatusBox(tmp_path / "s", {"journal": said}).start()
+        found, out, err = laxity("explain", "--url", box.url)
+        box.close()
+        assert found == status
+        assert words in out + err
+
+    def test_mistakes_are_named(self, laxity, journal):
+        status, _, err = laxity("explain", "--outcome", "lost")
+        assert (status, "there are completed, late" in err) == (2, True)
+        status, _, err = laxity("explain", "9", "--journal", str(journal))
+        assert (status, "no request 9" in err) == (1, True)
