@@ -23,9 +23,10 @@ from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 
-BROKEN = 1.1
-"""The factor rises by this when something that was admitted has to be dropped. Higher means fewer
-broken promises, and less that is finished of a burst."""
+BROKEN = 1.02
+"""The factor rises by this when something that was admitted has to be dropped. With `KEPT` it says
+how many promises may be broken: about one in twenty. Higher means fewer, and less that is finished,
+of a burst most of all."""
 
 MISSED = 0.7
 """It falls by this for each refused request that would have filled a batch."""

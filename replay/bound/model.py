@@ -131,6 +131,7 @@ class Option:
     back_ns: int
     room_ns: Ints
     price_ns: Floats
+    times_ns: Ints
 
     def windows(self, at_ns: Ints, deadline_ns: Ints) -> tuple[Ints, Ints, Ints]:
         """When a batch with each request could begin first and last, and end last."""
@@ -239,6 +240,7 @@ def _phases_of(place: int, conditions: Conditions, size: int, samples: Ints) -> 
             conditions.back_ns,
             room_ns,
             np.minimum.accumulate(spent / done),
+            scaled,
         )
 
 

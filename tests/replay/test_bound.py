@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import POLICIES, make_policy
-from replay.bound import Conditions, exact_bound, fluid_bound
+from replay.bound import Conditions, exact_bound, fluid_bound, whole_bound
 from replay.simulator import Arrival, Simulator
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
@@ -162,7 +162,7 @@ ways = st.builds(
     block=st.sampled_from((1, 2, 500)),
     rounds=st.sampled_from((0, 4)),
 )
-def test_exact_is_the_best_of_all_schedules_and_fluid_is_not_below(
+def test_exact_is_the_best_of_all_schedules_and_the_others_are_not_below(
     arrivals, fleet, way, weighted, padding, block, rounds
 ):
     targets = [target(f"cpu:{i}", own) for i, own in enumerate(fleet)]
@@ -178,6 +178,11 @@ def test_exact_is_the_best_of_all_schedules_and_fluid_is_not_below(
     )
     assert fluid.value >= optimum - CLOSE
     assert fluid.value <= fluid.possible <= fluid.offered == exact.offered
+    whole = whole_bound(
+        arrivals, targets, conditions=conditions, weighted=weighted, rounds=5 * rounds
+    )
+    assert optimum - CLOSE <= whole.value <= fluid.possible + CLOSE
+    assert whole.offered == exact.offered
 
 
 @settings(max_examples=40, deadline=None)
@@ -193,9 +198,64 @@ def test_neither_more_capacity_nor_a_coarser_grid_lowers_the_bound(arrivals, fle
     optimum = exact_bound(arrivals, few).value
     assert exact_bound(arrivals, many).value >= optimum
     assert fluid_bound(arrivals, many).value >= optimum - CLOSE
+    assert whole_bound(arrivals, many, rounds=10).value >= optimum - CLOSE
     coarse = exact_bound(arrivals, few, starts=starts)
     assert coarse.value >= optimum
     assert coarse.grid_ns == 1 or not coarse.exact
+
+
+# -- every way to go on, where service times are random
+
+
+def expected_optimum(arrivals: Sequence[Arrival], spec: TargetSpec, way: Conditions) -> float:
+    """The most that one target can be expected to finish by someone who knows all arrivals."""
+
+    @cache
+    def best(free_ns: int, left: frozenset[int]) -> float:
+        value = 0.0
+        for offer in spec.offers:
+            own = [i for i in left if arrivals[i].kind.model == offer.model]
+            for size, samples in offer.latency_ns.items():
+                for batch in combinations(own, size):
+                    ready_ns = max([free_ns, *(arrivals[i].at_ns + way.out_ns for i in batch)])
+                    for from_ns, before_ns, by_ns, factor in way.phases():
+                        begin_ns = max(ready_ns, from_ns)
+                        if begin_ns >= before_ns:
+                            continue
+                        outcomes = []
+                        for sample_ns in samples:
+                            end_ns = begin_ns + int(sample_ns * factor)
+                            gained = sum(
+                                arrivals[i].weight
+                                for i in batch
+                                if end_ns <= by_ns
+                                and end_ns + way.back_ns
+                                <= arrivals[i].at_ns + arrivals[i].budget_ns
+                            )
+                            rest = best(min(end_ns, by_ns), left - frozenset(batch))
+                            outcomes.append(gained + rest)
+                        value = max(value, sum(outcomes) / len(outcomes))
+        return value
+
+    return best(0, frozenset(range(len(arrivals))))
+
+
+samples_ms = st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple)
+chancy = st.fixed_dictionaries({1: samples_ms}, optional={2: samples_ms})
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    arrivals=workloads(4),
+    ladders=st.fixed_dictionaries({"a": chancy}, optional={"b": chancy}),
+    way=ways,
+)
+def test_with_random_service_times_no_bound_is_below_the_expected_optimum(arrivals, ladders, way):
+    spec = target("cpu:0", ladders)
+    optimum = expected_optimum(arrivals, spec, way)
+    for bound in (fluid_bound, whole_bound):
+        found = bound(arrivals, [spec], conditions={"cpu:0": way}, weighted=True)
+        assert found.value >= optimum - CLOSE
 
 
 # -- policies
@@ -212,24 +272,26 @@ def test_no_policy_beats_the_bounds_of_a_small_workload(fleet, per_ms, seed):
     exact = exact_bound(arrivals, targets)
     assert exact.exact
     assert exact.value <= fluid_bound(arrivals, targets).value + CLOSE
+    assert exact.value <= whole_bound(arrivals, targets).value + CLOSE
     for name in POLICIES:
         assert len(in_time(name, arrivals, targets)) <= exact.value
 
 
 @pytest.mark.parametrize("per_ms", [0.8, 2.0, 5.0])
-def test_no_policy_beats_the_fluid_bound_however_it_is_computed(per_ms):
+def test_no_policy_beats_the_bounds_however_they_are_computed(per_ms):
     arrivals = list(poisson(400, per_ms))
     options: list[dict[str, Any]] = [
         {"weighted": weighted, "block": block, "rounds": rounds}
         for weighted in (False, True)
         for block, rounds in ((50, 0), (170, 2), (500, 4))
     ]
-    bounds = [(way["weighted"], fluid_bound(arrivals, MIXED, **way)) for way in options]
+    bounds = [(way["weighted"], fluid_bound(arrivals, MIXED, **way).value) for way in options]
+    bounds += [(w, whole_bound(arrivals, MIXED, weighted=w).value) for w in (False, True)]
     for name in POLICIES:
         endings = in_time(name, arrivals, MIXED)
         for weighted, bound in bounds:
             done = sum(ending.arrival.weight if weighted else 1 for ending in endings)
-            assert done <= bound.value + CLOSE
+            assert done <= bound + CLOSE
 
 
 @pytest.mark.parametrize("name", ["edf", "goodput"])
@@ -245,6 +307,7 @@ def test_with_random_service_times_the_mean_over_many_runs_is_not_above(name):
     mean = sum(runs) / len(runs)
     error = sqrt(sum((run - mean) ** 2 for run in runs)) / len(runs)
     assert mean - 2 * error <= fluid_bound(arrivals, fleet).value
+    assert mean - 2 * error <= whole_bound(arrivals, fleet).value
     assert max(runs) <= exact_bound(arrivals, fleet, starts=300, time_limit_s=5).value
 
 
@@ -276,6 +339,22 @@ def test_what_is_certain_is_the_bound():
     assert bound.share == 1.0
 
 
+@pytest.mark.parametrize("per_ms", [0.4, 0.8, 1.5])
+def test_whole_batches_of_mixed_classes_bound_closer_than_fractions_of_them(per_ms):
+    arrivals = list(poisson(150, per_ms))
+    whole, fluid = whole_bound(arrivals, MIXED).value, fluid_bound(arrivals, MIXED).value
+    assert whole <= fluid
+    assert max(len(in_time(name, arrivals, MIXED)) for name in POLICIES) <= whole
+
+
+def test_long_idle_times_cost_whole_bound_neither_time_nor_truth():
+    alone = [Arrival(at, A, 12 * MS) for at in (0, 0, 0, MS)]
+    far = [Arrival(a.at_ns + (1 << 58), a.kind, a.budget_ns) for a in alone]
+    assert whole_bound([*alone, *far], SINGLE).value == pytest.approx(
+        2 * whole_bound(alone, SINGLE).value
+    )
+
+
 # -- service times
 
 
@@ -287,6 +366,7 @@ def test_a_gamble_is_worth_its_odds_and_not_its_mean():
     bound = fluid_bound(together, fleet).value
     assert bound == pytest.approx(10 / 4)  # 2 ms for each try, and every other one a success
     assert bound >= expected
+    assert whole_bound(together, fleet).value == pytest.approx(expected)
     assert exact_bound(together, fleet).value == 5
     assert not exact_bound(together, fleet).exact
 
@@ -299,6 +379,7 @@ def test_true_times_can_differ_from_measured_ones():
     assert exact_bound(arrivals, SINGLE).value == 4
     assert exact_bound(arrivals, SINGLE, times=slow).value == 2
     assert fluid_bound(arrivals, SINGLE, times=slow).value == pytest.approx(2)
+    assert whole_bound(arrivals, SINGLE, times=slow).value == pytest.approx(2)
 
 
 # -- conditions
@@ -324,6 +405,8 @@ def test_conditions_take_their_share(conditions, expected):
     assert exact.exact
     fluid = fluid_bound(arrivals, SINGLE, conditions={"cpu:0": conditions}).value
     assert expected - CLOSE <= fluid <= expected + 3
+    whole = whole_bound(arrivals, SINGLE, conditions={"cpu:0": conditions}).value
+    assert whole == pytest.approx(expected, abs=0.01)
 
 
 def test_targets_that_are_alike_are_worth_their_number():
@@ -331,6 +414,7 @@ def test_targets_that_are_alike_are_worth_their_number():
     two = [*SINGLE, linear("cpu:1", {"a": (0, 5)}, (1,))]
     assert exact_bound(arrivals, two).value == 8
     assert fluid_bound(arrivals, two).value == pytest.approx(8)
+    assert whole_bound(arrivals, two).value == pytest.approx(8)
 
 
 def test_whole_batches_need_whole_company_and_padded_ones_do_not():
@@ -350,7 +434,7 @@ def test_a_batch_of_more_that_is_as_fast_does_not_replace_one_of_fewer():
 # -- nothing to do, and nonsense
 
 
-@pytest.mark.parametrize("bound", [exact_bound, fluid_bound])
+@pytest.mark.parametrize("bound", [exact_bound, fluid_bound, whole_bound])
 @pytest.mark.parametrize(
     ("arrivals", "fleet", "expected"),
     [
@@ -384,8 +468,9 @@ def test_a_budget_over_many_blocks_is_held_open():
 
 
 def test_the_same_workload_gives_the_same_bound():
-    first, second = (fluid_bound(poisson(300, 2.0), MIXED) for _ in range(2))
-    assert first == second
+    for bound in (fluid_bound, whole_bound):
+        first, second = (bound(poisson(300, 2.0), MIXED) for _ in range(2))
+        assert first == second
 
 
 def test_nonsense_is_refused_by_name():

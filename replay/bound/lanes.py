@@ -1,0 +1,171 @@
+"""What the batches of one option would earn at each time they could begin.
+
+Time is counted in steps of a grid, everything rounded down, so that whatever fits in truth fits
+on the grid: floor(s) + floor(S) <= floor(s + S).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.bound.bids import Requests
+from replay.bound.model import FAR_NS, Floats, Ints, Option
+
+Odds = Sequence[tuple[int, float]]
+"""Rooms in nanoseconds, ascending, and the chance to be done for all below the next of them."""
+
+_FINE = 48
+"""About so many steps has the shortest service time."""
+
+_LEVELS = 4
+"""In so many steps does the chance to be in time rise with the room that a batch has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time in steps, without the stretches in which nothing can run.
+
+    Attributes:
+        grid_ns: Length of a step.
+        origin_ns: Begin of the first step.
+        from_ns: From when on time is left out, ascending.
+        until_ns: Until when.
+        steps: How many there are until the last batch is done.
+    """
+
+    grid_ns: int
+    origin_ns: int
+    from_ns: Ints
+    until_ns: Ints
+    steps: int
+
+    def at(self, at_ns: Ints) -> Ints:
+        """The step in which each time lies; what is before all or after all is at an end."""
+        at_ns = np.clip(at_ns, self.origin_ns, FAR_NS)
+        past = np.searchsorted(self.until_ns, at_ns, side="right")
+        begun_ns = np.minimum(at_ns, np.append(self.from_ns, FAR_NS)[past])
+        out_ns = np.concatenate(([0], np.cumsum(self.until_ns - self.from_ns)))[past]
+        return np.minimum((begun_ns - out_ns - self.origin_ns) // self.grid_ns, self.steps)
+
+
+def make_clock(first_ns: Ints, end_ns: Ints, longest_ns: int, least_ns: int, steps: int) -> Clock:
+    """A clock for requests that can be worked on in these windows.
+
+    Where nothing can be worked on for longer than the longest batch, the rest is left out: a
+    batch that anybody has a use for is done before.
+
+    Args:
+        first_ns: Begins of the windows.
+        end_ns: Their ends.
+        longest_ns: The longest service time.
+        least_ns: The shortest.
+        steps: How many there may be.
+    """
+    order = np.argsort(first_ns)
+    begins_ns = first_ns[order]
+    idle_ns = np.maximum.accumulate(end_ns[order]) + longest_ns
+    gap = np.flatnonzero(begins_ns[1:] > idle_ns[:-1])
+    from_ns, until_ns = idle_ns[gap], begins_ns[gap + 1]
+    origin_ns = int(begins_ns[0])
+    span_ns = int(idle_ns[-1]) - origin_ns - int(np.sum(until_ns - from_ns))
+    grid_ns = min(least_ns, max(1, least_ns // _FINE, span_ns // steps))
+    return Clock(grid_ns, origin_ns, from_ns, until_ns, span_ns // grid_ns + 1)
+
+
+def odds_of(option: Option) -> Odds:
+    """How likely a batch is in time that has so much room: never less than is true."""
+    times_ns, count = option.times_ns, len(option.times_ns)
+    at = [count * level // _LEVELS for level in range(_LEVELS)]
+    return sorted(
+        {
+            int(times_ns[begin]): until / count
+            for begin, until in zip(at, [*at[1:], count], strict=True)
+            if until > begin
+        }.items()
+    )
+
+
+class Lane:
+    """One option for the requests of one class.
+
+    Args:
+        option: What the batches run with.
+        own: The requests of the class.
+        index: Which they are among all.
+        odds: How likely a batch is in time.
+        clock: How time is counted.
+
+    Attributes:
+        option: The same.
+        edges: The steps in which who could ride changes, ascending.
+    """
+
+    def __init__(
+        self, option: Option, own: Requests, index: Ints, odds: Odds, clock: Clock
+    ) -> None:
+        """Finds out who could ride when."""
+        first_ns, _, end_ns = option.windows(own.at_ns, own.deadline_ns)
+        last = np.full(len(index), clock.at(np.array([option.before_ns - 1]))[0])
+        first, end = clock.at(first_ns), clock.at(end_ns)
+        fits = end_ns - first_ns >= odds[0][0]
+        spans = []
+        for (time_ns, chance), following in zip(odds, [*odds[1:], None], strict=True):
+            high = np.minimum(end - time_ns // clock.grid_ns, last)
+            low = first if following is None else end - following[0] // clock.grid_ns + 1
+            low = np.maximum(low, first)
+            some = np.flatnonzero(fits & (low <= high))
+            spans.append((low[some], high[some], index[some], np.full(len(some), chance)))
+        low, high, who, chance = map(np.concatenate, zip(*spans, strict=True))
+        self.option = option
+        self.edges = np.unique(np.concatenate((low, high + 1)))
+        self._who, self._chance = _table(self.edges, low, high, who, chance)
+
+    def earned(self, fares: Floats) -> Floats:
+        """What the dearest riders pay together, from each edge to the next.
+
+        Args:
+            fares: Of each request, and 0 at the end.
+        """
+        size, paid = self.option.size, fares[self._who]
+        if self._chance is not None:
+            paid *= self._chance
+        if paid.shape[1] > size:
+            paid = np.partition(paid, paid.shape[1] - size, axis=1)[:, -size:]
+        earned: Floats = paid.sum(axis=1)
+        return earned
+
+    def riders(self, step: int, fares: Floats) -> Ints:
+        """Who those are in a batch that begins in a step."""
+        row = int(np.searchsorted(self.edges, step, side="right")) - 1
+        size, who = self.option.size, self._who[row]
+        paid = fares[who]
+        if len(who) > size:
+            who = who[np.argpartition(paid, len(who) - size)[-size:]]
+        riders: Ints = who[fares[who] > 0]
+        return riders
+
+
+def _table(
+    edges: Ints, low: Ints, high: Ints, who: Ints, chance: Floats
+) -> tuple[Ints, Floats | None]:
+    """Per stretch between edges those in it, filled up with the entry after the last request."""
+    begin, until = np.searchsorted(edges, low), np.searchsorted(edges, high + 1)
+    count = until - begin
+    entry = np.repeat(np.arange(len(low)), count)
+    row = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count) + begin[entry]
+    order = np.argsort(row, kind="stable")
+    row, entry = row[order], entry[order]
+    rows = max(0, len(edges) - 1)
+    filled = np.bincount(row, minlength=rows)
+    column = np.arange(len(row)) - np.repeat(np.cumsum(filled) - filled, filled)
+    shape = rows, int(filled.max(initial=0))
+    table = np.full(shape, -1)
+    table[row, column] = who[entry]
+    if np.all(chance == 1.0):
+        return table, None
+    chances = np.zeros(shape)
+    chances[row, column] = chance[entry]
+    return table, chances

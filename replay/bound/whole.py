@@ -1,0 +1,292 @@
+"""An upper bound by whole batches: Lagrangian relaxation of "each request at most once"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.bound.bids import Requests
+from replay.bound.lanes import Clock, Lane, Odds, make_clock, odds_of
+from replay.bound.model import (
+    Coming,
+    Conditions,
+    Fleet,
+    Floats,
+    Ints,
+    Option,
+    ServiceTimes,
+    make_fleet,
+)
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
+
+_STEPS = 400_000
+"""So many steps of time there are at most, unless the shortest service time is below one."""
+
+_FIRST_FARE = 0.3
+"""What requests pay at first, as a share of their worth."""
+
+_MEMORY = 0.6
+"""How much of the former direction is kept, so that fares don't swing."""
+
+_FIRST_AIM, _LAST_AIM = 0.05, 1e-5
+"""By what share of all worth it is tried to lower the bound, at first and at last."""
+
+_HALVING = 0.6
+"""The aim becomes smaller by this factor after `_PATIENCE` fruitless rounds."""
+
+_PATIENCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBound:
+    """What nobody can do better than.
+
+    Attributes:
+        value: The most requests, or weight, that can be expected to finish in time.
+        offered: All requests, or their weight.
+        grid_ns: The steps in which time was counted, everything rounded in favour of the bound.
+    """
+
+    value: float
+    offered: float
+    grid_ns: int
+
+    @property
+    def share(self) -> float:
+        """The bound as a share of what was offered; 1 where nothing was."""
+        return self.value / self.offered if self.offered else 1.0
+
+
+def whole_bound(
+    arrivals: Iterable[Coming],
+    targets: Iterable[TargetSpec],
+    *,
+    conditions: Mapping[str, Conditions] | None = None,
+    times: ServiceTimes | None = None,
+    weighted: bool = False,
+    rounds: int = 100,
+) -> WholeBound:
+    """The most that any policy, clairvoyant about arrivals, can finish in time in whole batches.
+
+    Why it is an upper bound. Let each request r have any fare f(r) from 0 to its worth w(r).
+    Whoever finishes it in time gets the fare. If it is finished n times, what it is worth is at
+    most (w - f) + n * f, if never, 0 <= w - f. So what is in time is worth at most
+
+        sum over requests of (w - f)  +  sum over devices of the most fares that each could earn
+
+    if nothing but its own time bound it. That most is known exactly: a batch pays its whole time
+    and carries at most as many as its size, so with V(t) for what can be earned from t on,
+
+        V(t) = max(V(later), max over batches of  sum of f(r) * P(t + S <= end(r))  + E[V(t + S)])
+
+    where the riders are those with the highest expected fares who have arrived by t. Service
+    times that are drawn independently of all before are thereby bounded in expectation, for
+    every policy that doesn't foresee them. On a grid everything is rounded down: who fits in
+    truth fits on the grid, and V never rises with t, so the grid's V is not below.
+
+    The fares are found by a subgradient method on the mean service times: who is served more
+    than once pays too much, who is never served pays too little. Any fares give a bound.
+
+    Sources: M. L. Fisher, "The Lagrangian Relaxation Method for Solving Integer Programming
+    Problems", Management Science 27(1), 1981; B. T. Polyak, "Minimization of unsmooth
+    functionals", USSR Computational Mathematics and Mathematical Physics 9(3), 1969: steps;
+    P. M. Camerini, L. Fratta, F. Maffioli, "On improving relaxation methods by modified gradient
+    techniques", Mathematical Programming Study 3, 1975: directions that remember.
+
+    Args:
+        arrivals: The workload, in any order; all of it is held in memory.
+        targets: The fleet.
+        conditions: Transfers, outages, slow-downs by target id.
+        times: The true service times; None takes the measured samples of the offers.
+        weighted: Counts weight in place of requests.
+        rounds: How often fares are improved.
+    """
+    fleet = make_fleet(targets, conditions, times)
+    found, kinds = _columns(list(arrivals), weighted)
+    offered = float(np.sum(found.worth))
+    offers = [
+        (option, np.flatnonzero(found.kind == number))
+        for kind, number in kinds.items()
+        for option in fleet.useful(kind)
+    ]
+    clock, able = _clock(found, offers)
+    if clock is None:
+        return WholeBound(0.0, offered, 1)
+    worth = np.where(able, found.worth, 0.0)
+    certain = [_certain(option) for option, _ in offers]
+    fares = _search(worth, _devices(fleet, found, offers, certain, clock), rounds)
+    chances = [(odds_of(option), option.times_ns) for option, _ in offers]
+    devices = _devices(fleet, found, offers, chances, clock)
+    value = _value(worth, fares, [device.most(fares) for device in devices], devices)
+    return WholeBound(min(value, float(np.sum(worth))), offered, clock.grid_ns)
+
+
+_Offers = Sequence[tuple[Option, Ints]]
+"""Options, and the requests that each could serve."""
+
+_Chances = Sequence[tuple[Odds, Ints]]
+"""Per option how likely a batch is in time, and its service times, equally likely."""
+
+
+def _columns(
+    arrivals: Sequence[Coming], weighted: bool
+) -> tuple[Requests, dict[RequestClass, int]]:
+    kinds: dict[RequestClass, int] = {}
+    at_ns = np.array([arrival.at_ns for arrival in arrivals], np.int64)
+    budget_ns = np.array([arrival.budget_ns for arrival in arrivals], np.int64)
+    kind = [kinds.setdefault(arrival.kind, len(kinds)) for arrival in arrivals]
+    worth = [arrival.weight if weighted else 1.0 for arrival in arrivals]
+    columns = Requests(at_ns, at_ns + budget_ns, np.array(kind, np.int64), np.array(worth, float))
+    return columns, kinds
+
+
+def _clock(found: Requests, offers: _Offers) -> tuple[Clock | None, Ints]:
+    """How time is counted, and which requests can be served at all."""
+    able = np.zeros(len(found.worth), bool)
+    windows = []
+    for option, rows in offers:
+        first_ns, last_ns, end_ns = option.windows(found.at_ns[rows], found.deadline_ns[rows])
+        some = last_ns >= first_ns
+        able[rows[some]] = True
+        windows.append((first_ns[some], end_ns[some]))
+    if not np.any(able):
+        return None, able
+    first_ns, end_ns = map(np.concatenate, zip(*windows, strict=True))
+    longest_ns = max(option.longest_ns for option, _ in offers)
+    least_ns = min(option.least_ns for option, _ in offers)
+    return make_clock(first_ns, end_ns, longest_ns, least_ns, _STEPS), able
+
+
+def _certain(option: Option) -> tuple[Odds, Ints]:
+    """An option as if each of its batches took the mean time."""
+    mean_ns = int(np.mean(option.times_ns))
+    return [(mean_ns, 1.0)], np.array([mean_ns])
+
+
+class _Device:
+    """The best that one target of a place can do for given fares.
+
+    Args:
+        parallel: How many batches the place runs at once.
+        lanes: What it could run.
+        times_ns: The service times of each lane, equally likely.
+        clock: How time is counted.
+    """
+
+    def __init__(
+        self, parallel: int, lanes: Sequence[Lane], times_ns: Sequence[Ints], clock: Clock
+    ) -> None:
+        """Counts service times in steps."""
+        self.parallel = parallel
+        self.lanes = lanes
+        self._end = clock.steps
+        counted = [np.unique(ns // clock.grid_ns, return_counts=True) for ns in times_ns]
+        self._begin = np.cumsum([0, *(len(steps) for steps, _ in counted)])[:-1]
+        self._steps = np.concatenate([steps for steps, _ in counted])
+        self._share = np.concatenate([n / np.sum(n) for _, n in counted])[:, None]
+        by = [int(clock.at(np.array([lane.option.by_ns]))[0]) for lane in lanes]
+        self._by = np.repeat(by, [len(steps) for steps, _ in counted])[:, None]
+
+    def most(self, fares: Floats) -> float:
+        """What it could earn at most."""
+        return float(self._plan(fares)[0][0])
+
+    def served(self, fares: Floats) -> tuple[float, Ints]:
+        """The same, and how often that serves each request, where service times are certain."""
+        value, gain, lane = self._plan(fares)
+        count = np.zeros(len(fares), np.int64)
+        paying = np.append(fares, 0.0)
+        begins = np.flatnonzero(gain > value[1:])
+        step = 0
+        while (at := int(np.searchsorted(begins, step))) < len(begins):
+            begin = int(begins[at])
+            chosen = int(lane[begin])
+            count[self.lanes[chosen].riders(begin, paying)] += 1
+            step = begin + int(self._steps[chosen])
+        return float(value[0]), count
+
+    def _plan(self, fares: Floats) -> tuple[Floats, Floats, Ints]:
+        """From each step on: what can be earned; with a batch begun then, and on which lane.
+
+        Backwards, as many steps at a time as the shortest batch takes: what those batches lead
+        to is known by then.
+        """
+        end, few = self._end, max(1, int(np.min(self._steps)))
+        earned = self._earned(np.append(fares, 0.0))
+        value, gain, lane = np.zeros(end + 1), np.zeros(end), np.zeros(end, np.int64)
+        columns = np.arange(few)
+        for until in range(end, 0, -few):
+            begin = max(0, until - few)
+            now = columns[: until - begin]
+            after = np.minimum(self._steps[:, None] + (now + begin), self._by)
+            then = value[after]
+            if len(then) > len(earned):
+                then = np.add.reduceat(then * self._share, self._begin, axis=0)
+            then += earned[:, begin:until]
+            lane[begin:until] = best = np.argmax(then, axis=0)
+            gain[begin:until] = then[best, now]
+            known = np.append(gain[begin:until], value[until])
+            value[begin : until + 1] = np.maximum.accumulate(known[::-1])[::-1]
+        return value, gain, lane
+
+    def _earned(self, fares: Floats) -> Floats:
+        """What a batch of each lane earns that begins in each step."""
+        earned = np.zeros((len(self.lanes), self._end))
+        for row, lane in zip(earned, self.lanes, strict=True):
+            first, last = lane.edges[0], lane.edges[-1]
+            row[first:last] = np.repeat(lane.earned(fares), np.diff(lane.edges))
+        return earned
+
+
+def _devices(
+    fleet: Fleet, found: Requests, offers: _Offers, chances: _Chances, clock: Clock
+) -> list[_Device]:
+    """One device for each place that can serve anything."""
+    devices = []
+    for index, place in enumerate(fleet.places):
+        lanes, times_ns = [], []
+        for (option, rows), (odds, samples_ns) in zip(offers, chances, strict=True):
+            if option.place == index:
+                lane = Lane(option, found.where(rows), rows, odds, clock)
+                if len(lane.edges):
+                    lanes.append(lane)
+                    times_ns.append(samples_ns)
+        if lanes:
+            devices.append(_Device(place.parallel, lanes, times_ns, clock))
+    return devices
+
+
+def _value(
+    worth: Floats, fares: Floats, most: Sequence[float], devices: Sequence[_Device]
+) -> float:
+    """The bound that fares give."""
+    earned = sum(device.parallel * value for device, value in zip(devices, most, strict=True))
+    return float(np.sum(worth - fares)) + earned
+
+
+def _search(worth: Floats, devices: Sequence[_Device], rounds: int) -> Floats:
+    """Fares at which little is served twice, or refused though it pays less than it is worth."""
+    fares = best = _FIRST_FARE * worth
+    least, aim = np.inf, _FIRST_AIM * float(np.sum(worth))
+    direction, failures = np.zeros(len(worth)), 0
+    for _ in range(rounds):
+        plans = [device.served(fares) for device in devices]
+        value = _value(worth, fares, [most for most, _ in plans], devices)
+        failures = 0 if value < least - aim / 10 else failures + 1
+        if value < least:
+            least, best = value, fares
+        counts = zip(devices, plans, strict=True)
+        slope = sum([device.parallel * count for device, (_, count) in counts]) - 1.0
+        if failures >= _PATIENCE:
+            fares, aim, failures, direction = best, _HALVING * aim, 0, 0.0 * direction
+        direction = slope + _MEMORY * direction
+        ends = ((fares <= 0) & (direction > 0)) | ((fares >= worth) & (direction < 0))
+        move = np.where(ends, 0.0, direction)
+        length = float(move @ move)
+        if length == 0 or aim < _LAST_AIM * float(np.sum(worth)):
+            break
+        fares = np.clip(fares - (value - least + aim) / length * move, 0.0, worth)
+    return best
