@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,9 @@ def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
     )
     figures = set(right)
     for name in columns:
-        table.add_column(name, justify="right" if name in figures else "left")
+        # What is too long goes on in the next line: half a name is none.
+        side: Literal["left", "right"] = "right" if name in figures else "left"
+        table.add_column(name, justify=side, overflow="fold")
     return table
 
 
@@ -66,6 +68,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     parts: list[RenderableType] = [headline(status), Text(), _targets(status)]
     if ways := [target for target in status.get("targets", []) if "way" in target]:
         parts += [Text(), _ways(ways)]
+    if spending := [t for t in status.get("targets", []) if t.get("spending", {}).get("spent")]:
+        parts += [Text(), _spending(spending)]
     if neighbours := status.get("neighbours"):
         parts += [Text(), *_members(neighbours, status.get("targets", []))]
     if queues := [queue for queue in status.get("queues", []) if queue["requests"]]:
@@ -133,39 +137,49 @@ def _targets(status: Answer) -> RenderableType:
 
 
 def _energy(target: Answer) -> tuple[str, str]:
-    """What a target drew for its batches, and what that cost; nothing where nobody knows."""
+    """What a target drew for its batches, and what that cost; nothing is told of clouds."""
     energy = target.get("energy")
     if energy is None:
-        return "unknown", ""
+        return "" if "way" in target else "unknown", ""
     priced = target.get("costs", {}).get("cost_per_kwh")
     return figure(energy["joules"]), f"{energy['cost']:.3g}" if priced else ""
 
 
 def _ways(targets: Sequence[Answer]) -> Table:
-    """What lies between the box and the targets beyond it, and what they cost."""
-    figures = ("at once", "round trip", "jitter", "lost", "Mbit/s", "spent")
-    table = plain_table("way to", "breaker", *figures, "budget", right=figures)
+    """What lies between the box and the targets beyond it: clouds and other boxes."""
+    figures = ("at once", "round trip", "jitter", "lost", "Mbit/s")
+    table = plain_table("way to", "breaker", *figures, right=figures)
     for target in targets:
-        way, spending = target["way"], target.get("spending")
-        state = target["breaker"]["state"] if "breaker" in target else ""  # a box has none
+        way, state = target["way"], target.get("breaker", {}).get("state", "")
         mbps = way["bandwidth_mbps"]
         table.add_row(
             target["id"],
-            Text(state, style="" if state == "closed" else "bold yellow"),
+            Text(state, style="" if state in ("closed", "") else "bold yellow"),
             str(target.get("limit", "")),
             f"{figure(way['round_trip_ms'])} ms",
             f"{figure(way['jitter_ms'])} ms",
             percent(way["loss"]),
             "" if mbps is None else figure(mbps),
-            f"{spending['spent']:.6g}" if spending else "",
-            ", ".join(map(_budget, spending["budgets"])) if spending else "",
         )
     return table
 
 
-def _budget(budget: Answer) -> str:
-    span = {3_600: "hour", 86_400: "day"}.get(budget["seconds"], duration(budget["seconds"]))
-    return f"{budget['spent']:.6g} of {budget['limit']:.6g} this {span}"
+def _spending(targets: Sequence[Answer]) -> Table:
+    """What clouds have cost since the start, and how much of their budgets that is."""
+    table = plain_table("cloud", "spent", "budget", "used of it", right=("spent", "used of it"))
+    for target in targets:
+        spending = target["spending"]
+        cells = [target["id"], figure(spending["spent"])]
+        for budget in spending["budgets"]:
+            seconds, spent, limit = budget["seconds"], budget["spent"], budget["limit"]
+            span = {3_600: "hour", 86_400: "day"}.get(seconds, duration(seconds))
+            used = Text(f"{figure(spent)}, {percent(spent / limit)}")
+            used.stylize("bold yellow" if spent >= 0.9 * limit else "")
+            table.add_row(*cells, f"{limit:g} in any {span}", used)
+            cells = ["", ""]
+        if cells[0]:
+            table.add_row(*cells, "none", "")
+    return table
 
 
 def _readiness(target: Answer) -> str:
@@ -175,7 +189,7 @@ def _readiness(target: Answer) -> str:
         return "ready"
     highest = known[-1]
     kept = highest["kept"] / highest["batches"]
-    return f"ready; {kept:.1%} within the {highest['promised']:.0%} predicted"
+    return f"ready; {percent(kept)} within the {highest['promised']:.0%} predicted"
 
 
 def _cache(cache: Answer) -> Text:
@@ -213,11 +227,12 @@ def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[Renderab
         yield Text(alone, style="bold yellow")
     if not neighbours["members"]:
         return
-    sent = {target["id"]: target for target in targets}
-    figures = ("heard", "forwarded", "refused")
+    known = {target["id"]: target for target in targets}
+    figures = ("heard", "room", "forwarded", "refused")
     table = plain_table("box", "state", *figures, "address", right=figures)
     for member in neighbours["members"]:
-        heard_s, link = member["heard_s"], sent.get(member["name"], {})
+        heard_s, peer = member["heard_s"], known.get(member["name"], {})
+        room = [row["room"] for row in peer.get("reported", ())]
         table.add_row(
             member["name"],
             Text(
@@ -225,9 +240,10 @@ def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[Renderab
                 style="green" if member["state"] == "up" else "yellow",
             ),
             "never" if heard_s is None else f"{duration(heard_s)} ago",
-            f"{link.get('forwarded', 0):,}",
-            f"{link.get('refused', 0):,}",
-            member["address"],
+            f"{max(room):,}" if room else "",
+            f"{peer.get('forwarded', 0):,}",
+            f"{peer.get('refused', 0):,}",
+            Text(member["address"], overflow="fold"),
         )
     yield table
 
@@ -360,6 +376,8 @@ def percent(share: float) -> str:
     """A share as a percentage: never 100 % for what is not all, nor 0 % for what is something."""
     if 0.999 <= share < 1:
         return f"{int(share * 10000) / 100:.2f} %"
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
     return f"{100 * share:.1f} %"
 
 

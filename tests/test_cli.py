@@ -4,14 +4,16 @@ import json
 import re
 import shlex
 import sys
+from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from scheduler import cli, cli_box, wire
-from scheduler.cli_tables import duration, percent, top_values
+from scheduler.cli_tables import duration, percent, status_view, top_values
 from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
 
@@ -121,7 +123,41 @@ STATUS = {
             "energy": {"joules": 1234.5, "cost": 0.000103},
             "costs": {"cost_per_request": 0.0, "cost_per_s": 0.0, "cost_per_kwh": 0.3},
         },
+        {
+            "id": "press-shop-north-2",
+            "up": True,
+            "runs": 0,
+            "peer": True,
+            "forwarded": 1234,
+            "refused": 5,
+            "progress": {"done": 1, "total": 1, "text": "ready"},
+            "reported": [
+                {"model": "digits", "variant": "small", "wait_ms": 0.0, "room": 8},
+                {"model": "digits", "variant": "large", "wait_ms": 7.5, "room": 3},
+            ],
+            "way": {
+                "round_trip_ms": 0.512,
+                "jitter_ms": 0.1,
+                "loss": 0.0,
+                "bandwidth_mbps": None,
+                "sent_bytes": 10,
+                "received_bytes": 20,
+            },
+        },
     ],
+    "neighbours": {
+        "box": "press-shop-north-1",
+        "alone": False,
+        "members": [
+            {
+                "name": "press-shop-north-2",
+                "address": "tls://press-shop-north-2.plant.example:18702",
+                "state": "up",
+                "heard_s": 0.2,
+            },
+            {"name": "c", "address": "tcp://10.0.0.9:1", "state": "gone", "heard_s": None},
+        ],
+    },
 }
 
 
@@ -204,8 +240,26 @@ class TestStatus:
         assert re.search(r"npu:0 +up +1 +1,23[45] +0.000103 +ready", out)
         assert re.search(r"completed +1,999 +99.95 % +in time", out)
         assert re.search(r"digits +any +3", out)
-        assert re.search(r"eu +half-open +12 +14.2 ms +3 ms +1.6 % +42 +0.25 +0.2 of 0.5", out)
         assert "late" not in out
+
+    def test_what_lies_beyond_the_box(self, box, laxity):
+        _, out, _ = laxity("status")
+        assert re.search(r"eu +half-open +12 +14.2 ms +3 ms +1.6 % +42", out)
+        assert re.search(r"press-shop-north-2 +0.512 ms +0.1 ms +0.0 %", out)
+        assert re.search(r"eu +0.25 +0.5 in any hour +0.2, 40.0 %", out)
+        assert re.search(r"press-shop-north-2 +up +0 s ago +8 +1,234 +5 +tls://press", out)
+        assert re.search(r"c +gone: .* +never +0 +0 +tcp://10.0.0.9:1", out)
+
+    @pytest.mark.parametrize("width", [60, 80, 140])
+    def test_no_name_or_figure_is_cut_off_at_any_width(self, width):
+        console = Console(file=StringIO(), width=width, color_system=None)
+        console.print(status_view(STATUS))
+        assert isinstance(console.file, StringIO)
+        text = console.file.getvalue()
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+        figures = ("1,234", "14.2 ms", "0.512 ms", "0.000103", "99.95 %", "half-open")
+        assert [figure for figure in figures if width >= 80 and figure not in text] == []
 
     def test_json(self, box, laxity):
         assert json.loads(laxity("status", "--json")[1]) == STATUS
