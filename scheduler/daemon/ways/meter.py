@@ -19,7 +19,7 @@ otherwise; and a way that counts as too slow is sent nothing that could say so."
 _NOW_AT_LEAST = 3
 """Or the last three, where probes are rare."""
 
-_SLOWEST_NS = 10_000_000_000
+_SLOWEST_NS = 3_000_000_000
 """A round trip that was not seen again for up to twice so long is no longer what may happen. Were
 it longer, one stall would keep an outage from being noticed for long."""
 
@@ -79,7 +79,7 @@ class _Now:
 
 
 class _Slowest:
-    """The largest sample of the last ten to twenty seconds."""
+    """The largest sample of the last three to six seconds."""
 
     __slots__ = ("_before", "_now", "_since_ns")
 
