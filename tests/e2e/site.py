@@ -154,7 +154,7 @@ class SteadyLoad:
         self.twice = 0
         self._in_time: dict[int, bool] = {}
         self._done_s: list[float] = []
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -193,14 +193,18 @@ class SteadyLoad:
             worst = max(worst, row)
         return worst
 
+    def stop(self) -> None:
+        """Asks for nothing more."""
+        self._stop.set()
+        self._thread.join()
+
     def finish(self) -> float:
         """Stops, and waits for every end; the share that was in time.
 
         Raises:
             AssertionError: A request did not end just once.
         """
-        self._stop.set()
-        self._thread.join()
+        self.stop()
         seconds_until(lambda: sum(self.endings.values()) == self.sent, 30)
         self._client.close()
         assert self.twice == 0
@@ -320,7 +324,9 @@ class BoxesAndCloud:
             yield loads
         finally:
             for load in loads:
-                load.finish()
+                load.stop()
+        for load in loads:
+            load.finish()
         for number, agent in enumerate(self.agents[:3]):
             if agent.process.poll() is None:
                 seconds_until(lambda: self.status(number)["held"] == 0, 5)  # noqa: B023
