@@ -20,6 +20,10 @@ from scheduler.core.targets import Run, TargetSpec, TargetState
 MakePolicy = Callable[[], Policy]
 
 
+_CAUSALITY = "5 (causality): an effect is never before its cause"
+_ANSWERED = frozenset({Outcome.COMPLETED, Outcome.LATE})
+
+
 class LawBroken(AssertionError):
     """A law does not hold; the message says which, and where."""
 
@@ -174,51 +178,27 @@ class Watch:
 
     def check_causality(self, commands: list[Command], now_ns: int) -> None:
         """5: effects come after their causes: runs of waiting requests, answers of live runs."""
-        demand(
-            self.scheduler.now_ns == now_ns, "5 (causality): an effect is never before its cause"
-        )
+        demand(self.scheduler.now_ns == now_ns, _CAUSALITY)
         for command in commands:
             match command:
                 case Dispatch():
-                    demand(
-                        command.run_id not in self.runs,
-                        "5 (causality): an effect is never before its cause",
-                    )
+                    demand(command.run_id not in self.runs, _CAUSALITY)
                     for request_id in command.request_ids:
-                        demand(
-                            request_id in self.submitted,
-                            "5 (causality): an effect is never before its cause",
-                        )
-                        demand(
-                            request_id not in self.finished,
-                            "5 (causality): an effect is never before its cause",
-                        )
+                        demand(request_id in self.submitted, _CAUSALITY)
+                        demand(request_id not in self.finished, _CAUSALITY)
                     self.runs[command.run_id] = command
                 case Finish(run_id=run_id) if run_id is not None:
-                    demand(
-                        command.request_id in self.runs[run_id].request_ids,
-                        "5 (causality): an effect is never before its cause",
-                    )
-                    demand(
-                        command.outcome in {Outcome.COMPLETED, Outcome.LATE},
-                        "5 (causality): an effect is never before its cause",
-                    )
+                    demand(command.request_id in self.runs[run_id].request_ids, _CAUSALITY)
+                    demand(command.outcome in _ANSWERED, _CAUSALITY)
                     deadline_ns = self.submitted[command.request_id].deadline_ns
-                    demand(
-                        (command.outcome is Outcome.LATE) == (now_ns > deadline_ns),
-                        "5 (causality): an effect is never before its cause",
-                    )
+                    late = command.outcome is Outcome.LATE
+                    demand(late == (now_ns > deadline_ns), _CAUSALITY)
                 case Finish():
-                    demand(
-                        command.outcome not in {Outcome.COMPLETED, Outcome.LATE},
-                        "5 (causality): an effect is never before its cause",
-                    )
+                    demand(command.outcome not in _ANSWERED, _CAUSALITY)
                 case CancelRun(run_id):
-                    demand(
-                        run_id in self.runs, "5 (causality): an effect is never before its cause"
-                    )
+                    demand(run_id in self.runs, _CAUSALITY)
                 case WakeAt(at_ns):
-                    demand(at_ns > now_ns, "5 (causality): an effect is never before its cause")
+                    demand(at_ns > now_ns, _CAUSALITY)
 
     def check_determinism(self) -> None:
         """6: the same events bring the same commands, byte for byte."""

@@ -103,32 +103,18 @@ class Judge:
             Exception: Whatever the session raises for a single item.
         """
         runner = self._runner(session)
-        energy = _EnergyPerBatch(self._joules)
-        lost, faults = [], []
-
-        def accept(batch: int, measured: Ladder) -> bool:
-            if batch == 2 and has_lost(measured):
-                lost.append(True)
-                return False
-            tell(batch)
-            energy.begin(batch)
-            fault = self._batch_fault(runner, batch, answers) if batch > 1 else None
-            if fault is not None:
-                faults.append(fault)
-            return fault is None
-
-        def run(batch: int) -> None:
-            runner.run_batch(self._batch(batch))
-            energy.runs += 1
-
+        climb = _Climb(_EnergyPerBatch(self._joules), tell, has_lost)
         ladder = measure_ladder(
-            run,
+            lambda batch: climb.run(lambda: runner.run_batch(self._batch(batch))),
             max_batch,
             effort=self._effort,
-            accept=accept,
+            accept=lambda batch, measured: climb.accept(
+                batch, measured, lambda: self._batch_fault(runner, batch, answers)
+            ),
         )
-        energy.end()
-        return Verdict(ladder, _limit(faults, ladder), bool(lost), energy.microjoules)
+        climb.energy.end()
+        limited = _limit(climb.fault, ladder)
+        return Verdict(ladder, limited, climb.lost, climb.energy.microjoules)
 
     def warm_up(self, session: Session, batches: Sequence[int]) -> None:
         """Run each batch size once, for a second at most, so that no request has to wait for it.
@@ -159,6 +145,41 @@ class Judge:
             if reason is not None:
                 return f"item {index} of a batch of {batch} differs from it alone: {reason}"
         return None
+
+
+class _Climb:
+    """Goes from batch size to batch size, until a batch is wrong or the race is lost.
+
+    Attributes:
+        energy: What is drawn on the way.
+        fault: What was wrong with the last batch, or None.
+        lost: Whether batch size 1 was enough to see that it lost.
+    """
+
+    def __init__(
+        self,
+        energy: _EnergyPerBatch,
+        tell: Callable[[int], None],
+        has_lost: Callable[[Ladder], bool],
+    ) -> None:
+        self.energy = energy
+        self.fault: str | None = None
+        self.lost = False
+        self._tell = tell
+        self._has_lost = has_lost
+
+    def accept(self, batch: int, measured: Ladder, fault: Callable[[], str | None]) -> bool:
+        if batch == 2 and self._has_lost(measured):
+            self.lost = True
+            return False
+        self._tell(batch)
+        self.energy.begin(batch)
+        self.fault = fault() if batch > 1 else None
+        return self.fault is None
+
+    def run(self, work: Callable[[], object]) -> None:
+        work()
+        self.energy.runs += 1
 
 
 class _EnergyPerBatch:
@@ -195,9 +216,9 @@ def batch_limit(session: Session, model: Model, device_limit: int) -> int:
     return min(session.max_batch, model.max_batch, device_limit)
 
 
-def _limit(faults: list[str], ladder: Ladder) -> str | None:
-    if not faults:
+def _limit(fault: str | None, ladder: Ladder) -> str | None:
+    if fault is None:
         return None
     largest = max(ladder)
     size = "one item at a time" if largest == 1 else f"in batches of at most {largest}"
-    return f"served {size}: {faults[0]}"
+    return f"served {size}: {fault}"

@@ -347,3 +347,65 @@ def test_nvmls_names_are_those_of_the_module():
     wanted = [name for name in vars(Nvml) if name.startswith(("nvml", "NVML"))]
     assert len(wanted) > 12
     assert all(hasattr(pynvml, name) for name in wanted)
+
+
+def test_a_tegras_gpu_shares_the_memory_of_its_box_and_may_have_no_uuid():
+    class Tegra(Nvml):
+        def nvmlDeviceGetCount(self):
+            return 1
+
+        def nvmlDeviceGetMemoryInfo(self, instance):
+            raise self.NVMLError_NotSupported
+
+        nvmlDeviceGetUUID = nvmlDeviceGetMemoryInfo
+
+    (gpu,) = nvidia_gpus(Tegra()).accelerators
+    assert (gpu.memory_bytes, gpu.uuid, gpu.driver) == (None, None, "580.65.06")
+
+
+def test_a_driver_that_does_not_answer_is_a_note_and_one_that_is_absent_is_none():
+    class Silent(Nvml):
+        def nvmlSystemGetDriverVersion(self):
+            raise self.NVMLError("GPU is lost")
+
+    class Barred(Nvml):
+        def nvmlInit(self):
+            raise self.NVMLError("Insufficient Permissions")
+
+    class Absent(Nvml):
+        def nvmlInit(self):
+            raise self.NVMLError_LibraryNotFound
+
+    assert nvidia_gpus(Silent()).notes == (
+        ("NVIDIA's driver could not describe its GPUs: GPU is lost",)
+    )
+    assert nvidia_gpus(Barred()).notes == (
+        ("NVIDIA's driver could not be asked for its GPUs: Insufficient Permissions",)
+    )
+    assert nvidia_gpus(Absent()) == Found()
+
+
+def test_openvinos_gpus_and_npus_are_devices_of_their_own(monkeypatch):
+    class Core:
+        available_devices = ("CPU", "GPU.0", "GPU.1", "NPU")
+
+        def get_property(self, name, key):
+            assert key == "FULL_DEVICE_NAME"
+            return f"Intel {name}"
+
+    monkeypatch.setattr("openvino.Core", Core)
+    found = openvino_devices().accelerators
+    assert [(each.kind, each.device_id, each.name) for each in found] == [
+        ("gpu", "gpu:0", "Intel GPU.0"),
+        ("gpu", "gpu:1", "Intel GPU.1"),
+        ("npu", "npu:0", "Intel NPU"),
+    ]
+
+    class Broken(Core):
+        def get_property(self, name, key):
+            raise RuntimeError("Level Zero is gone")
+
+    monkeypatch.setattr("openvino.Core", Broken)
+    assert openvino_devices() == Found(
+        (), ("OpenVINO could not describe its devices: Level Zero is gone",)
+    )

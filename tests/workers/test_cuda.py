@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.workers.fake_cuda import FakeCuda
+from tests.workers.fake_cuda import Error, FakeCuda
 from workers.runtimes.cuda import Cuda, CudaError, array_at, gpu_fault
 
 
@@ -65,3 +65,19 @@ def test_the_real_bindings_errors_become_ours():
     for call in (cuda.identity, cuda.create_stream, lambda: cuda.allocate(10)):
         with pytest.raises(CudaError, match="cudaError"):
             call()
+
+
+def test_a_box_without_a_gpu_says_so():
+    class None_(FakeCuda):
+        def cudaGetDeviceCount(self):
+            return Error.cudaSuccess, 0
+
+    class Failing(FakeCuda):
+        def cudaGetDeviceCount(self):
+            raise RuntimeError("libcudart.so.13 is not there\nlook elsewhere")
+
+    assert Cuda(FakeCuda()).fault() is None
+    assert Cuda(None_()).fault() == "CUDA finds no GPU"
+    assert Cuda(Failing()).fault() == (
+        "cudaGetDeviceCount: libcudart.so.13 is not there look elsewhere"
+    )

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from tests.workers.onnx_models import save
 from workers.batches import ItemRunner
 from workers.device_host import DeviceHost
 from workers.link import offer_from, offer_header
+from workers.reference import reference_answers
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceError, DeviceSpec, RunError
+from workers.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeSession
 
 CPU_RUNTIMES = [name for name in ("openvino", "onnxruntime") if RUNTIMES[name]().missing() is None]
 needs_both = pytest.mark.skipif(
@@ -459,3 +462,62 @@ def test_a_profile_that_cannot_be_stored_is_a_problem_and_served(start, add, mon
     reasons = " ".join(problem.reason for problem in host.problems)
     assert "could not be kept: [Errno 28] No space left on device" in reasons
     assert "could not be stored: [Errno 28] No space left on device" in reasons
+
+
+def test_a_device_can_be_kept_busy_and_timed(start, add):
+    host = start()
+    assert (host.occupy(0.01), host.typical_ns(0.01)) == (0, {})
+    add("relu", onnx_models.relu())
+    add("lazy", onnx_models.relu(), "variants: {v: {file: model.onnx}}\nresidency: lazy")
+    host = start()
+    list(host.prepare())
+    assert host.occupy(0.02) > 0
+    # What is out of memory is left there.
+    assert host.typical_ns(0.02).keys() == {"relu/1"}
+    assert "throttled" in host.telemetry()
+
+
+@needs_both
+def test_all_that_was_measured_is_told_with_who_serves(start, add):
+    add("relu", onnx_models.relu())
+    host = start()
+    assert list(host.measured()) == []
+    (offer,) = host.prepare()
+    found = {measured.runtime: measured for measured in host.measured()}
+    assert found.keys() == set(CPU_RUNTIMES)
+    assert [name for name, measured in found.items() if measured.chosen] == [offer.runtime]
+    assert found[offer.runtime].profile.latency_ns == offer.latency_ns
+
+
+@pytest.mark.parametrize("method", ["load", "run"])
+def test_what_served_before_a_restart_and_fails_now_is_said(start, add, monkeypatch, method):
+    add("relu", onnx_models.relu())
+    list(start("onnxruntime").prepare())
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("the disk is gone")
+
+    owner = OnnxRuntime if method == "load" else OnnxRuntimeSession
+    monkeypatch.setattr(owner, method, fail)
+    host = start("onnxruntime")
+    assert list(host.prepare()) == []
+    assert any("the disk is gone" in problem.reason for problem in host.problems)
+
+
+def test_an_accelerators_reference_is_told_when_there_is_none(root, tmp_path, add, load):
+    add("relu", onnx_models.relu())
+    model = load("relu")
+    damaged = replace(model.variants[0], path=root / "relu" / "1" / "odd.onnx")
+    (root / "relu" / "1" / "odd.onnx").write_bytes(b"no model")
+    told: list[tuple[str, str]] = []
+    gpu = DeviceSpec("gpu:0", "gpu")
+    (tmp_path / "cache").mkdir()
+    ask = (gpu, tmp_path / "cache", lambda *why: told.append(why))
+    assert reference_answers(model, damaged, xs(1), *ask) is None
+    assert [runtime for runtime, _ in told] == ["onnxruntime", "openvino"]
+    wrong = [{"x": np.zeros((2, 2), np.float32)}]
+    assert reference_answers(model, model.variants[0], wrong, *ask) is None
+    assert all(why.startswith("cannot be compared with: ") for _, why in told)
+    answers = reference_answers(model, model.variants[0], xs(2), *ask)
+    assert answers is not None
+    assert [answer["y"].tolist() for answer in answers] == [[2, 2, 2]]

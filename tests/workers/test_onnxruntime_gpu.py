@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tests.workers import onnx_models
 from workers.device_options import DeviceOptions, cuda_name, expose_gpu, openvino_name
+from workers.runtimes import onnxruntime_gpu
 from workers.runtimes.base import DeviceError, DeviceSpec, ModelLoadError, RunError
 from workers.runtimes.onnxruntime_gpu import (
     BoundSession,
@@ -185,3 +189,20 @@ def test_a_wrong_option_is_an_error(options, said):
 def test_every_option_is_described():
     documented = DeviceOptions.__doc__ or ""
     assert all(f"{name}:" in documented for name in DeviceOptions.model_fields)
+
+
+def test_what_a_profile_depends_on_is_named(monkeypatch):
+    monkeypatch.setattr(onnxruntime_gpu, "gpu_identity", lambda: "A2, driver 580")
+    monkeypatch.setattr(onnxruntime_gpu, "gpu_fault", lambda: "no driver")
+    runtime = OnnxRuntimeCuda()
+    assert (runtime.processor(GPU), runtime.unreachable(GPU)) == ("A2, driver 580", "no driver")
+    assert runtime.version() == onnxruntime.__version__
+    monkeypatch.setitem(sys.modules, "tensorrt", SimpleNamespace(__version__="10.3.0"))
+    assert OnnxRuntimeTensorRt().version().endswith("10.3.0")
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    assert OnnxRuntimeTensorRt().version().endswith("of the system")
+
+
+def test_a_box_without_the_library_says_so_first(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "onnxruntime cannot be imported" in (OnnxRuntimeCuda().missing() or "")

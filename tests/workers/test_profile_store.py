@@ -160,3 +160,13 @@ def test_a_board_is_named_where_its_cpu_is_not(system):
 
 def test_what_a_system_does_not_tell_is_unknown(tmp_path):
     assert taken((tmp_path, None), DeviceSpec("cpu:0", "cpu"))["power"] == "unknown"
+
+
+def test_damaged_files_of_others_do_not_hide_what_a_device_was(store, system):
+    spec = DeviceSpec("cpu:0", "cpu")
+    before = taken(system, spec)
+    store.put(before, "key", "model", "variant", Profile({1: (5,)}))
+    (store.path(before).parent / "0.json").write_text("{")
+    (store.path(before).parent / "1.json").symlink_to("nowhere")
+    now = {**before, "power": "saving"}
+    assert "has become 'saving'" in (store.superseded(now) or "")

@@ -23,6 +23,8 @@ from workers.runtimes.base import DeviceSpec
 from workers.telemetry import NvmlProbe, Reading, probe_for
 from workers.telemetry.cpu import CpuProbe
 from workers.telemetry.intel import IntelGpuProbe, IntelNpuProbe
+from workers.telemetry.nvidia import nvml_probe
+from workers.telemetry.reading import Rate, number_of
 from workers.telemetry.tegra import TegraGpuProbe, over_current_events, rails
 
 Files = dict[str, str]
@@ -380,3 +382,56 @@ def test_a_look_is_cheap():
     for _ in range(10):
         probe.read()
     assert (time.thread_time_ns() - began_ns) / 10 < 5_000_000
+
+
+class TestNvmlProbe:
+    @pytest.fixture
+    def pynvml(self, monkeypatch):
+        module = pytest.importorskip("pynvml")
+        monkeypatch.setattr(module, "nvmlInit", lambda: None)
+        monkeypatch.setattr(module, "nvmlDeviceGetHandleByIndex", lambda index: f"card {index}")
+        monkeypatch.setattr(module, "nvmlDeviceGetHandleByUUID", lambda uuid: f"card {uuid}")
+        return module
+
+    @pytest.mark.parametrize(
+        ("options", "handle"), [({}, "card 1"), ({"cuda": "MIG-7"}, "card MIG-7")]
+    )
+    def test_a_card_is_found_as_cuda_finds_it(self, pynvml, options, handle):
+        probe = nvml_probe(DeviceSpec("gpu:1", "gpu", options=options))
+        assert probe is not None
+        assert probe._handle == handle
+
+    def test_a_box_without_the_driver_has_no_probe(self, pynvml, monkeypatch):
+        def absent():
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+        monkeypatch.setattr(pynvml, "nvmlInit", absent)
+        assert nvml_probe(DeviceSpec("gpu:0", "gpu")) is None
+
+    def test_a_card_that_nothing_slows_is_not_throttled(self):
+        class Free(Nvml):
+            def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+                return 0
+
+        assert NvmlProbe(Free(), "handle").read().throttled == ()
+
+
+def test_only_what_is_known_is_told():
+    assert Reading(power_w=3.5).known() == {"power_w": 3.5, "throttled": []}
+
+
+def test_a_rate_needs_two_looks_at_a_counter_that_rises():
+    clock = Clock()
+    rate = Rate(clock)
+    assert (rate.of(None), rate.of(5.0)) == (None, None)
+    clock.now_ns += 2_000_000_000
+    assert rate.of(9.0) == 2.0
+    assert rate.of(9.5) is None  # no time has passed
+    clock.now_ns += 1_000_000_000
+    assert rate.of(1.0) is None  # begun anew, and nobody knows where it wraps
+
+
+def test_a_file_that_holds_no_number_is_unknown(tmp_path):
+    (tmp_path / "temp").write_text("hot")
+    assert number_of(tmp_path / "temp") is None
+    assert number_of(tmp_path / "absent") is None

@@ -21,7 +21,7 @@ from tests.workers import fake_tensorrt, onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.fake_cuda import Error, FakeCuda
 from workers.device_host import DeviceHost
-from workers.runtimes import RUNTIMES
+from workers.runtimes import RUNTIMES, tensorrt_build
 from workers.runtimes import tensorrt as trt_runtime
 from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError
 from workers.runtimes.cuda import Cuda, CudaError
@@ -518,3 +518,33 @@ def test_an_answer_that_is_off_from_the_cpus_is_refused_with_its_numbers(
     assert problem.runtime == "tensorrt"
     assert problem.reason.startswith("rejected: 'y' is off by 0.")
     host.close()
+
+
+class TestTheProcessThatBuilds:
+    @pytest.fixture
+    def built(self, add, tmp_path, monkeypatch):
+        """Carries out a request, as the process does; its exit status and what it says."""
+        monkeypatch.setattr("os.nice", lambda by: by)  # this process stays what it was
+        file = add("relu", onnx_models.relu())
+
+        def run(**changes) -> tuple[int, list[dict[str, str]]]:
+            said: list[str] = []
+            request = request_for(tmp_path, file, **changes).to_json()
+            status = tensorrt_build.main(lambda: request, said.append)
+            return status, [json.loads(line) for line in said]
+
+        return run
+
+    def test_it_tells_its_progress_and_where_the_engine_is(self, gpu, built, tmp_path):
+        status, said = built()
+        assert status == 0
+        assert said[0] == {"progress": "parsing"}
+        assert said[-1] == {"done": str(tmp_path / "model.engine")}
+        assert (tmp_path / "model.engine").read_bytes()
+
+    def test_it_says_why_there_is_no_engine(self, gpu, built, monkeypatch):
+        status, said = built(engine="/nowhere/model.engine")
+        assert (status, "No such file" in said[-1]["error"]) == (1, True)
+        monkeypatch.setitem(sys.modules, "tensorrt", None)
+        status, (only,) = built()
+        assert (status, "tensorrt" in only["error"]) == (1, True)
