@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from policies.outlook import Outlook
+from policies.pace import Pace
 from policies.plan import plan
 from scheduler.core.policy import View
-from scheduler.core.requests import Request
+from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
 
 PATIENCE_NS = 1_000_000
 """The least time until it is looked again at what waits."""
+
+MOST_PACES = 256
+"""Classes whose pace is kept."""
 
 
 class Apart:
@@ -35,6 +39,7 @@ class Apart:
         self._outlook = Outlook(quantile)
         self._preferred = preferred
         self._targets: dict[str, TargetState] = {}
+        self._paces: dict[RequestClass, Pace] = {}
         self._seen: tuple[View, int] | None = None
 
     def look(self, view: View) -> bool:
@@ -59,6 +64,16 @@ class Apart:
             due = queue if earliest_ns is None else queue.due(earliest_ns)
             late.extend(request for request in due if request.accept_late)
         return late
+
+    def share_ns(self, kind: RequestClass) -> float:
+        """The time that the preferred targets together need for each request in full batches."""
+        self._outlook.look(self.view)
+        bids, pace = self._outlook.bids(kind), self._paces.get(kind)
+        if pace is None or pace.bids is not bids or not pace.is_current():
+            if len(self._paces) > MOST_PACES:
+                self._paces.clear()
+            pace = self._paces[kind] = Pace(bids)
+        return pace.cost_ns
 
     def latest_ns(self, outlook: Outlook) -> int:
         """The last moment at which what waits could still be sent to the others, if it must."""

@@ -1,6 +1,6 @@
 """`goodput`: finish as much as possible in time, and say no early. The default.
 
-Rule, in four parts:
+Rule, in five parts:
 
 * Admission (`policies.admission`). A new request is refused at once if it would most likely not
   be served in time: by the work queued ahead of it, and by what became of such promises before.
@@ -17,6 +17,8 @@ Rule, in four parts:
   not finish in time, played ahead in (priority, deadline) order; until then that waits. For a
   second after something had to be refused or dropped, costs don't count. Energy never does: a
   device that draws some is used like any other. (`cheapest` weighs energy as well.)
+* Other boxes. They get what would be late here, before what is paid for does. While much more
+  comes in than a box could do itself, they are used like devices of its own instead.
 
 Wins under overload and bursts, with mixed models and with devices of unlike speed. Loses a little
 of the most extreme bursts to policies that admit everything and say no late.
@@ -35,6 +37,7 @@ from math import exp
 
 from policies.admission import Admission
 from policies.apart import Apart
+from policies.away import Away
 from policies.buying import price, purchases
 from policies.outlook import Bid, Outlook
 from policies.serving import Candidate, candidates, fill, order
@@ -53,12 +56,19 @@ cost nothing are not enough, whatever the plan says of what waits now."""
 PATIENCE_NS = 5_000_000
 """The least time until it is looked again at what waits for targets that cost nothing."""
 
+OVERLOAD = 1.75
+"""What a box's own targets could do at best, times that: while more comes in, other boxes are used
+like devices of its own. Below, sharing what they could do here costs both more than it gains."""
+
+LOAD_NS = 500_000_000
+"""Over how long that load is a mean."""
+
 LEAST_IMPORTANT = 1 << 31
 """A priority after all others."""
 
 
-class Goodput:
-    """Maximises the weight finished in time.
+class Alone:
+    """Maximises the weight finished in time, and uses other boxes like devices of its own.
 
     Args:
         quantile: The share of batches that must be done by the time that is counted on.
@@ -202,8 +212,45 @@ class Goodput:
         )
 
 
+class Goodput(Alone):
+    """Maximises the weight finished in time.
+
+    Args:
+        quantile: The share of batches that must be done by the time that is counted on.
+        scale: How much slack makes a request less urgent by a factor of e, as a share of the
+            longest batch that could be sent.
+    """
+
+    def __init__(self, quantile: float = 0.95, scale: float = 0.4) -> None:
+        """Takes its options from the configuration."""
+        super().__init__(quantile, scale)
+        self._away = Away(Alone(quantile, scale), quantile, _is_own)
+        self._load = 0.0
+        self._load_ns = 0
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Refuses, drops, fills every open target, and sends to other boxes what they should do."""
+        if not view.has_peers:
+            return super().decide(view)
+        if self._away.near.look(view):
+            self._load, self._load_ns = 0.0, view.now_ns
+        self._weigh(view)
+        return super().decide(view) if self._load > OVERLOAD else self._away.decide(view)
+
+    def _weigh(self, view: View) -> None:
+        """Takes in how much of its own targets' time what has just come needs."""
+        since_ns, self._load_ns = view.now_ns - self._load_ns, view.now_ns
+        self._load *= exp(-since_ns / LOAD_NS)
+        for request in view.arrivals:
+            self._load += self._away.near.share_ns(request.kind) / LOAD_NS
+
+
 def _is_paid(target: TargetState) -> bool:
     return target.spec.is_paid
+
+
+def _is_own(target: TargetState) -> bool:
+    return not (target.spec.peer or target.spec.is_paid)
 
 
 def _costs_nothing(target: TargetState) -> bool:

@@ -19,12 +19,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from policies.apart import Apart
-from policies.buying import price, purchases
-from policies.goodput import Goodput
-from policies.outlook import Bid, Outlook
-from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake
-from scheduler.core.requests import Request
+from policies.away import Away
+from policies.goodput import Alone
+from scheduler.core.policy import Decision, Policy, View
 from scheduler.core.targets import TargetState
 
 HOUR_NS = 3_600_000_000_000
@@ -50,55 +47,30 @@ class Spill:
         """Takes its options from the configuration."""
         if budget_per_hour is not None and budget_per_hour < 0:
             raise ValueError(f"budget_per_hour must be 0 or more, not {budget_per_hour}")
-        self.inner = inner or Goodput(quantile)
+        self.inner = inner or Alone(quantile)
         self.quantile: float = getattr(self.inner, "quantile", quantile)
         self.budget_per_hour = budget_per_hour
         self.watches_runs: bool = getattr(self.inner, "watches_runs", False)
-        self._outlook = Outlook(self.quantile)
-        self._local = Apart(self.quantile, _is_local)
+        self._away = Away(self.inner, self.quantile, _is_local, self._pays, self._covers)
+        self._now_ns = 0
         self._spent: deque[tuple[int, float]] = deque()
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Sends away what would be late here, and asks the inner policy about the rest."""
-        outlook, local = self._outlook, self._local
-        if local.look(view):
+        if self._away.near.look(view):
             self._spent.clear()
-        outlook.look(view)
-        if local.is_all:
-            yield from self.inner.decide(local.view)
-            return
-        yield from outlook.doomed()
-        yield from self._spill(local.late())
-        for decision in self.inner.decide(local.view):
-            if not isinstance(decision, Drop):
-                yield decision
-                continue
-            outlook.look(view)
-            place = next(self._spill([decision.request]), None)
-            if place is not None:
-                yield place
-            elif not self._can_wait(decision.request):
-                yield decision
-        if view.queues and any(target.spec.remote for target in view.open_targets()):
-            yield Wake(local.latest_ns(outlook), "what waits is in time on local targets")
-
-    # -- sending away
-
-    def _spill(self, late: list[Request]) -> Iterator[Place]:
-        """Batches of late requests for open remote targets, the cheapest first."""
-        reason = "late on local targets, in time here"
-        return purchases(self._outlook, late, _is_remote, reason, self._pays)
-
-    def _remote_bids(self, kind_of: Request) -> list[Bid]:
-        return [bid for bid in self._outlook.bids(kind_of.kind) if _is_remote(bid.target)]
+        self._now_ns = view.now_ns
+        yield from self._away.decide(view)
 
     def _pays(self, cost: float) -> bool:
         """Spends what a batch costs, if the budget allows."""
-        now_ns = self._outlook.view.now_ns
-        if self._left(now_ns) < cost:
+        if not self._covers(cost):
             return False
-        self._spent.append((now_ns, cost))
+        self._spent.append((self._now_ns, cost))
         return True
+
+    def _covers(self, cost: float) -> bool:
+        return cost <= self._left(self._now_ns)
 
     def _left(self, now_ns: int) -> float:
         if self.budget_per_hour is None:
@@ -107,21 +79,6 @@ class Spill:
         while self._spent and self._spent[0][0] <= now_ns - HOUR_NS:
             self._spent.popleft()
         return self.budget_per_hour - sum([cost for _, cost in self._spent])
-
-    # -- waiting
-
-    def _can_wait(self, request: Request) -> bool:
-        """Whether a busy remote target could finish a request in time later."""
-        starts_ns = self._outlook.starts_ns
-        left = self._left(self._outlook.view.now_ns)
-        return any(
-            starts_ns[bid.target_id] + bid.one_ns() <= request.deadline_ns and price(bid) <= left
-            for bid in self._remote_bids(request)
-        )
-
-
-def _is_remote(target: TargetState) -> bool:
-    return target.spec.remote
 
 
 def _is_local(target: TargetState) -> bool:

@@ -116,9 +116,10 @@ async def test_three_boxes_with_the_load_on_one_are_nearly_as_good_as_one_of_the
     assert a.on_time >= 0.9 * alone.on_time
 
 
+@pytest.mark.parametrize("policy", ["goodput", "spill"])
 @virtually
-async def test_a_load_on_every_box_stays_there_where_spill_decides():
-    boxes = [Box(name, policy=("spill", {})) for name in "abc"]
+async def test_a_load_on_every_box_stays_there(policy):
+    boxes = [Box(name, policy=(policy, {})) for name in "abc"]
     async with site(*boxes):
         await asyncio.gather(*(b.load(0.9 * CAPACITY, 2, 300, seed=i) for i, b in enumerate(boxes)))
         for box in boxes:

@@ -1,0 +1,85 @@
+"""Some targets only for what the others would miss: what `spill` and `goodput` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from policies.apart import Apart
+from policies.buying import Affords, price, purchases
+from policies.outlook import Bid, Outlook
+from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake
+from scheduler.core.requests import Request
+from scheduler.core.targets import TargetState
+
+
+class Away:
+    """A policy that sees the near targets alone, and the rest for what would be late there.
+
+    Args:
+        inner: Decides about the near targets.
+        quantile: The share of batches that must be done by the time that is counted on.
+        is_near: Which targets those are.
+        affords: Whether a batch that costs so much may be sent; a yes is a promise to send it.
+        covers: Whether a cost could be paid later.
+
+    Attributes:
+        near: The near targets.
+    """
+
+    def __init__(
+        self,
+        inner: Policy,
+        quantile: float,
+        is_near: Callable[[TargetState], bool],
+        affords: Affords = lambda _cost: True,
+        covers: Affords = lambda _cost: True,
+    ) -> None:
+        """Has not looked yet."""
+        self.near = Apart(quantile, is_near)
+        self._inner = inner
+        self._is_near = is_near
+        self._affords, self._covers = affords, covers
+        self._outlook = Outlook(quantile)
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        """Sends away what would be late here, and asks the inner policy about the rest."""
+        outlook, near = self._outlook, self.near
+        near.look(view)
+        outlook.look(view)
+        if near.is_all:
+            yield from self._inner.decide(near.view)
+            return
+        yield from outlook.doomed()
+        yield from self._send(near.late())
+        for decision in self._inner.decide(near.view):
+            if not isinstance(decision, Drop):
+                yield decision
+                continue
+            outlook.look(view)
+            place = next(self._send([decision.request]), None)
+            if place is not None:
+                yield place
+            elif not self._can_wait(decision.request):
+                yield decision
+        if view.queues and any(map(self._is_far, view.open_targets())):
+            yield Wake(near.latest_ns(outlook), "what waits is in time on nearer targets")
+
+    def _send(self, late: list[Request]) -> Iterator[Place]:
+        """Batches of late requests for open targets that are away, the cheapest first."""
+        reason = "late on nearer targets, in time here"
+        return purchases(self._outlook, late, self._is_far, reason, self._affords)
+
+    def _can_wait(self, request: Request) -> bool:
+        """Whether a busy target that is away could finish a request in time later."""
+        starts_ns = self._outlook.starts_ns
+        return any(
+            starts_ns[bid.target_id] + bid.one_ns() <= request.deadline_ns
+            and self._covers(price(bid))
+            for bid in self._far_bids(request)
+        )
+
+    def _far_bids(self, request: Request) -> list[Bid]:
+        return [bid for bid in self._outlook.bids(request.kind) if self._is_far(bid.target)]
+
+    def _is_far(self, target: TargetState) -> bool:
+        return not self._is_near(target)
