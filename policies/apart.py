@@ -23,6 +23,7 @@ class Apart:
 
     Attributes:
         view: The preferred targets alone, with all queues.
+        outlook: What they could do with inputs as they are; of the last `look` or `late`.
         is_all: Whether there are no others.
     """
 
@@ -32,7 +33,7 @@ class Apart:
         """Has not looked yet."""
         self.is_all = True
         self.view = View({}, {})
-        self._outlook = Outlook(quantile)
+        self.outlook = Outlook(quantile, as_is=True)
         self._preferred = preferred
         self._targets: dict[str, TargetState] = {}
         self._seen: tuple[View, int] | None = None
@@ -52,10 +53,10 @@ class Apart:
 
     def late(self) -> list[Request]:
         """What the preferred targets would not finish in time, were nothing to come any more."""
-        self._outlook.look(self.view)
-        late = plan(self._outlook).late
+        self.outlook.look(self.view)
+        late = plan(self.outlook).late
         for kind, queue in self.view.queues.items():
-            earliest_ns = self._outlook.earliest_ns(kind)
+            earliest_ns = self.outlook.earliest_ns(kind)
             due = queue if earliest_ns is None else queue.due(earliest_ns)
             late.extend(request for request in due if request.accept_late)
         return late
@@ -66,6 +67,6 @@ class Apart:
             queue.soonest_ns() - bid.one_ns()
             for queue in self.view.queues.values()
             for bid in outlook.bids(queue.kind)
-            if bid.target_id not in self._targets
+            if bid.target_id not in self._targets or bid.target.spec.forms
         ]
         return max(min(ones_ns, default=0), self.view.now_ns + PATIENCE_NS)

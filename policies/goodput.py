@@ -16,6 +16,7 @@ Rule, in four parts:
 * Costs. A target that costs money gets only what those that cost nothing would not finish in time,
   played ahead in (priority, deadline) order; until then that waits. For a second after something
   had to be refused or dropped, costs don't count. (`cheapest` and `spill` compare costs as well.)
+  Inputs in a smaller form are a cost like money: for what would be late everywhere as it is.
 
 Wins under overload and bursts, with mixed models and with devices of unlike speed. Loses a little
 of the most extreme bursts to policies that admit everything and say no late.
@@ -83,7 +84,7 @@ class Goodput:
         if not self._outlook.some_cost or not view.queues or not self._is_thrifty():
             return
         self._free.look(view)
-        if any(not _costs_nothing(target) for target in view.open_targets()):
+        if any(map(_may_cost, view.open_targets())):
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
             yield Wake(wake_ns, "what waits is in time for nothing")
 
@@ -106,7 +107,7 @@ class Goodput:
             yield replace(drop, earliest_budget_ns=budgets)
 
     def _is_thrifty(self) -> bool:
-        """Whether some targets cost money, and the others have been enough."""
+        """Whether some targets cost something, and the others have been enough."""
         return self._outlook.some_cost and self._outlook.view.now_ns > self._short_until_ns
 
     def _fell_short(self) -> None:
@@ -115,11 +116,21 @@ class Goodput:
     # -- service
 
     def _next(self, target: TargetState) -> Place | None:
-        buys = self._is_thrifty() and not _costs_nothing(target)
-        place = self._buy(target) if buys else self._choose(target)
+        if self._is_thrifty() and _may_cost(target):
+            place = self._for_nothing(target) or self._buy(target)
+        else:
+            place = self._choose(target, self._outlook)
         if place is not None:
             self.admission.served(place)
         return place
+
+    def _for_nothing(self, target: TargetState) -> Place | None:
+        """The best batch with inputs as they are, where that costs nothing."""
+        if not _costs_nothing(target):
+            return None
+        self._free.look(self._outlook.view)
+        self._free.outlook.look(self._free.view)
+        return self._choose(target, self._free.outlook)
 
     def _buy(self, target: TargetState) -> Place | None:
         """The largest batch of what would be late on targets that cost nothing."""
@@ -136,9 +147,9 @@ class Goodput:
                         return Place(target.spec.id, offer, tuple(batch), why)
         return None
 
-    def _choose(self, target: TargetState) -> Place | None:
+    def _choose(self, target: TargetState, outlook: Outlook) -> Place | None:
         """The batch that is worth most, or a more important one where that harms nobody."""
-        found = list(candidates(self._outlook, target))
+        found = list(candidates(outlook, target))
         if not found:
             return None
         scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
@@ -192,6 +203,11 @@ class Goodput:
 
 def _costs_nothing(target: TargetState) -> bool:
     return not (target.spec.cost_per_request or target.spec.cost_per_s)
+
+
+def _may_cost(target: TargetState) -> bool:
+    """Whether it costs money, or some precision of the inputs where they are made smaller."""
+    return bool(target.spec.forms) or not _costs_nothing(target)
 
 
 def _worth(candidate: Candidate, scale_ns: float) -> tuple[float, int]:

@@ -55,20 +55,22 @@ class Outlook:
 
     Args:
         quantile: The share of batches that must be done by the time that is counted on.
+        as_is: Leave out the smaller forms that inputs may have on their way.
 
     Attributes:
         view: What is looked at.
         starts_ns: When each target could start a batch, without those gone for good.
-        some_cost: Whether some targets cost money.
+        some_cost: Whether some targets cost money, or may cost the inputs some of their precision.
     """
 
     view: View
 
-    def __init__(self, quantile: float) -> None:
+    def __init__(self, quantile: float, as_is: bool = False) -> None:
         """Has not looked yet."""
         if not 0 < quantile < 1:
             raise ValueError(f"quantile must be between 0 and 1, not {quantile}")
         self.quantile = quantile
+        self._as_is = as_is
         self.starts_ns: dict[str, int] = {}
         self.some_cost = False
         self._seen: tuple[View, int] | None = None
@@ -84,7 +86,7 @@ class Outlook:
             self._bids.clear()
             self._ones_epoch = -1
             specs = [target.spec for target in view.targets.values()]
-            self.some_cost = any(spec.cost_per_request or spec.cost_per_s for spec in specs)
+            self.some_cost = any(s.cost_per_request or s.cost_per_s or s.forms for s in specs)
         if self._ones_epoch != view.curve_epoch:
             self._ones_epoch = view.curve_epoch
             self._ones.clear()
@@ -118,9 +120,12 @@ class Outlook:
 
     def _item_ns(self, kind: RequestClass, target: TargetState) -> int:
         """Requests of one class have the same shapes, and so the same size."""
-        byte_ns = target.spec.transfer_ns[1]
-        queue = self.view.queues.get(kind) if byte_ns else None
-        return int(byte_ns * queue.head().size_bytes) if queue else 0
+        spec = target.spec
+        queue = self.view.queues.get(kind) if spec.transfer_ns[1] else None
+        if not queue:
+            return 0
+        size_bytes = queue.head().size_bytes
+        return spec.carry_ns(size_bytes) if self._as_is else spec.quickest_ns(kind, size_bytes)
 
     def waiting(self, target: TargetState) -> list[tuple[ClassQueue, Bid]]:
         """The queues that a target can serve, with what it offers to each."""

@@ -88,7 +88,8 @@ class Spill:
         """Batches of late requests for open remote targets, the cheapest first."""
         view = self._outlook.view
         targets = [target for target in view.open_targets() if target.spec.remote]
-        targets.sort(key=lambda target: target.spec.cost(1, 1_000_000))
+        # At the same price first where inputs certainly go as they are.
+        targets.sort(key=lambda t: (t.spec.cost(1, 1_000_000), bool(t.spec.forms)))
         for target in targets:
             while target.is_open(view.now_ns):
                 place = self._batch(target, late)

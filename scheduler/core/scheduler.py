@@ -32,6 +32,7 @@ from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Decision, Drop, Hedge, Place, Policy, View, Wake
 from scheduler.core.requests import Request, alone
+from scheduler.core.shrinking import form_for
 from scheduler.core.story import Story, StoryEntry
 from scheduler.core.targets import Run, TargetState
 
@@ -345,6 +346,7 @@ class Scheduler:
             start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
             if start_ns > latest_ns:
                 latest_ns = start_ns
+        form = form_for(place, target, self._view, self.policy) if target.spec.forms else None
         run = Run(
             self._next_run_id,
             place.target_id,
@@ -353,15 +355,16 @@ class Scheduler:
             set(ids),
             self.now_ns,
             expected_ns,
-            target.spec.transfer(size_bytes),
+            target.spec.transfer(size_bytes, form),
             place.requests,
         )
         self._next_run_id += 1
         self.runs[run.id] = run
         target.begin(run)
         model, variant = place.offer.model, place.offer.variant
+        name = "" if form is None else form.name
         self._commands.append(
-            Dispatch(run.id, place.target_id, model, variant, ids, latest_ns, place.reason)
+            Dispatch(run.id, place.target_id, model, variant, ids, latest_ns, place.reason, name)
         )
         return run
 

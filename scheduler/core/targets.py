@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from scheduler.core.forms import Form
 from scheduler.core.latency import Calibration, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass
@@ -29,6 +30,8 @@ class TargetSpec:
             byte of its tensors. Two numbers, of which the second may be a fraction.
         peer: Whether it is another box's scheduler: what is known of it is a report of some age,
             and others send there too.
+        forms: The smaller forms that inputs may have on the way there; those of each model in its
+            owner's order of preference.
 
     Raises:
         ValueError: It could never run anything.
@@ -44,6 +47,7 @@ class TargetSpec:
     width: int = 1
     transfer_ns: tuple[int, float] = (0, 0.0)
     peer: bool = False
+    forms: tuple[Form, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses what could never run anything."""
@@ -58,10 +62,34 @@ class TargetSpec:
         """What a batch there costs."""
         return self.cost_per_request * requests + self.cost_per_s * execution_ns / 1e9
 
-    def transfer(self, size_bytes: int) -> int:
+    def transfer(self, size_bytes: int, form: Form | None = None) -> int:
         """How long tensors of that size take to get there, in nanoseconds."""
-        base_ns, byte_ns = self.transfer_ns
-        return base_ns + int(byte_ns * size_bytes)
+        return self.transfer_ns[0] + self.carry_ns(size_bytes, form)
+
+    def carry_ns(self, size_bytes: int, form: Form | None = None) -> int:
+        """The same without what a message takes that has none: the time of their bytes alone."""
+        byte_ns = self.transfer_ns[1]
+        if form is not None:
+            byte_ns = byte_ns * form.share + form.byte_ns
+        return int(byte_ns * size_bytes)
+
+    def forms_for(self, kind: RequestClass) -> tuple[Form, ...]:
+        """The smaller forms that requests of a class may have."""
+        if kind.exact or not self.forms:
+            return ()
+        return tuple([form for form in self.forms if form.model == kind.model])
+
+    def form_named(self, model: str, name: str) -> Form | None:
+        """The form of a model that has a name; None where there is none."""
+        return next((f for f in self.forms if f.model == model and f.name == name), None)
+
+    def quickest_ns(self, kind: RequestClass, size_bytes: int) -> int:
+        """The time of the bytes of tensors of a class, in whatever form is the quickest."""
+        as_it_is_ns = self.carry_ns(size_bytes)
+        if not self.forms:
+            return as_it_is_ns
+        forms_ns = [self.carry_ns(size_bytes, form) for form in self.forms_for(kind)]
+        return min([as_it_is_ns, *forms_ns])
 
 
 def reached_over(spec: TargetSpec, base_ns: int, byte_ns: float) -> TargetSpec:

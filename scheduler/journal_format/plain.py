@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from scheduler.core.forms import Form
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
@@ -50,7 +51,9 @@ def plain_offer(offer: Offer) -> dict[str, Any]:
 
 def plain_target(spec: TargetSpec) -> dict[str, Any]:
     """A target's fields by name."""
-    return {**_named_fields(spec), "offers": [plain_offer(offer) for offer in spec.offers]}
+    named = {**_named_fields(spec), "offers": [plain_offer(offer) for offer in spec.offers]}
+    named["forms"] = [_named_fields(form) for form in spec.forms]
+    return named
 
 
 # -- reading
@@ -114,7 +117,9 @@ def target_from(named: Any) -> TargetSpec:
     """The target with these fields; raises some of `BROKEN` where there is none."""
     for name, kind in (("id", str), ("slots", int), ("lead_ns", int)):
         checked(named[name], kind)
-    return TargetSpec(**{**_frozen(named), "offers": tuple(map(offer_from, named["offers"]))})
+    offers = tuple(map(offer_from, named["offers"]))
+    forms = tuple(Form(**form) for form in named.get("forms", ()))
+    return TargetSpec(**{**_frozen(named), "offers": offers, "forms": forms})
 
 
 def _frozen(named: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from scheduler.daemon.cloud.tensors import CloudModel, agreed, split, stacked
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
+from scheduler.encodings.codec import accepted
+from scheduler.encodings.text import ENCODING_EXTENSION
 from scheduler.wire import body_bytes
 from workers.link import ModelCard
 
@@ -74,8 +76,9 @@ class Finder:
         for _ in range(_PROBES):
             await self.probe(self._config.timeout_s)
         found = Found()
+        undone = await self._undone(cards)
         for card in cards.values():
-            model = await self._model(card, found)
+            model = await self._model(card, found, undone)
             if model is not None:
                 latencies = Latencies(model, known.get(card.name, {}))
                 await self._measure(latencies)
@@ -105,13 +108,27 @@ class Finder:
             # A server that has no such question has answered all the same.
         self._meter.round_trip(time.monotonic_ns() - started_ns)
 
-    async def _model(self, card: ModelCard, found: Found) -> CloudModel | None:
+    async def _undone(self, cards: Mapping[str, ModelCard]) -> frozenset[str]:
+        """The names of the encodings of inputs that this box makes and the server undoes."""
+        if not any(card.shrink for card in cards.values()):
+            return frozenset()
+        try:
+            said = await self._endpoint.extensions(self._config.timeout_s)
+        except RemoteError as error:
+            if error.fault in (Fault.UNREACHABLE, Fault.SILENT):
+                raise
+            return frozenset()  # one that has no such question
+        return frozenset(name for name in accepted() if ENCODING_EXTENSION + name in said)
+
+    async def _model(
+        self, card: ModelCard, found: Found, undone: frozenset[str]
+    ) -> CloudModel | None:
         name = self._config.remote_name(card.name)
         if name is None:
             return None
         try:
             there = await self._endpoint.model(name, self._config.timeout_s)
-            return agreed(card, there, self._config.max_batch)
+            return agreed(card, there, self._config.max_batch, undone)
         except RemoteError as error:
             if error.fault is not Fault.GONE:
                 raise

@@ -18,7 +18,7 @@ from scheduler.daemon.cloud.endpoint import (
     RemoteError,
     RemoteModel,
     RemoteTensor,
-    there_ns,
+    said_by_laxity,
 )
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -66,6 +66,12 @@ class HttpEndpoint:
         """Asks `/v2/health/live`; see `Endpoint`."""
         await self._ask("GET", "health/live", timeout_s)
 
+    async def extensions(self, timeout_s: float) -> frozenset[str]:
+        """Asks `/v2`; see `Endpoint`."""
+        _, body = await self._ask("GET", "", timeout_s)
+        said = _json(body).get("extensions")
+        return frozenset(map(str, said)) if isinstance(said, list) else frozenset()
+
     async def model(self, name: str, timeout_s: float) -> RemoteModel:
         """Asks `/v2/models/NAME`; see `Endpoint`."""
         _, body = await self._ask("GET", f"models/{quote(name, safe='')}", timeout_s)
@@ -100,7 +106,7 @@ class HttpEndpoint:
         try:
             async with self._session.request(
                 method,
-                f"{self._url}/v2/{path}",
+                f"{self._url}/v2/{path}".rstrip("/"),
                 data=body,
                 headers={**self._headers, **(headers or {})},
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -159,7 +165,10 @@ def request_bytes(inference: Inference) -> tuple[bytes, bytes]:
                     "name": tensor.name,
                     "datatype": tensor.datatype,
                     "shape": tensor.shape,
-                    "parameters": {"binary_data_size": tensor.size},
+                    "parameters": {
+                        "binary_data_size": tensor.size,
+                        **({"encoding": tensor.encoding} if tensor.encoding else {}),
+                    },
                 }
                 for tensor in inference.inputs
             ],
@@ -187,7 +196,7 @@ def _inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
             shape = tuple(map(int, output["shape"]))
             outputs[output["name"]] = OutputTensor(output["datatype"], shape, raw)
         spent = said.get("parameters") or {}
-        return Inferred(outputs, sent, len(body), there_ns(spent))
+        return Inferred(outputs, sent, len(body), **said_by_laxity(spent))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise RemoteError(
             Fault.FAILED, f"answers {said!r:.200}, not outputs with binary data"

@@ -19,12 +19,13 @@ from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteErr
 from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import LatencyFile
 from scheduler.daemon.cloud.standing import Standing
-from scheduler.daemon.cloud.tensors import split
+from scheduler.daemon.cloud.tensors import CloudModel, split
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.breaker import Backoff, Breaker, BreakerState
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
+from scheduler.daemon.ways.shrinking import shrunk_note
 from workers.link import Packed
 
 log = structlog.get_logger()
@@ -160,6 +161,7 @@ class CloudLink:
             },
             "limit": self._standing.limit.value,
             "way": self._meter.describe(),
+            "shrunk": self._standing.describe_shrunk(),
             "spending": self._purse.describe(),
         }
 
@@ -255,6 +257,7 @@ class CloudLink:
         self._close_if_spent()
         model = self._standing.latencies[run.dispatch.model].model
         try:
+            await run.shrink(model)
             inference = run.inference(model, timeout_s, self._meter.back_ns)
             inferred = await self._endpoint.infer(inference)
             results = split(model, inferred.outputs, len(run.requests))
@@ -266,28 +269,37 @@ class CloudLink:
             self._end(run)
             self._listener.on_failed(run.id, f"{self._id}: {error!r}")
         else:
-            self._came_back(run, inferred, list(results), timeout_s)
+            self._came_back(run, model, inferred, list(results), timeout_s)
 
     def _cost(self, requests: int, seconds: float) -> float:
         return self._config.cost_per_request * requests + self._config.cost_per_s * seconds
 
     def _came_back(
-        self, run: SentBatch, inferred: Inferred, results: list[Packed | str], timeout_s: float
+        self,
+        run: SentBatch,
+        model: CloudModel,
+        inferred: Inferred,
+        results: list[Packed | str],
+        timeout_s: float,
     ) -> None:
         now_ns = self._heard_ns = self._answered_ns = time.monotonic_ns()
-        took_ns, there_ns = now_ns - run.sent_ns, inferred.there_ns
+        size, work_ns = run.learn(model, inferred)
+        took_ns, there_ns = now_ns - run.sent_ns - work_ns, inferred.there_ns
+        if there_ns is not None:
+            there_ns = max(0, there_ns - inferred.restore_ns)
         self._end(run)
         self._purse.refund(self._config.cost_per_s * max(0.0, timeout_s - took_ns / 1e9))
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
         if self._meter.carried(inferred.sent, inferred.received, way_ns):
             self._felt_ns = now_ns
-        left_ns = max(1, took_ns - self._meter.both_ways_ns(run.size_bytes))
-        count, model = len(run.requests), run.dispatch.model
+        left_ns = max(1, took_ns - self._meter.both_ways_ns(size))
         execute_ns = left_ns if there_ns is None else there_ns
-        self._standing.learn(model, count, left_ns, execute_ns, run.in_flight)
+        count = len(run.requests)
+        self._standing.learn(run.dispatch.model, count, left_ns, execute_ns, run.in_flight)
         self._pauses.reset()
         closed = self._breaker.succeeded()
-        self._listener.on_done(run.id, results, execute_ns)
+        notes = inferred.notes if run.shrunk is None else shrunk_note(run.dispatch)
+        self._listener.on_done(run.id, results, execute_ns, notes)
         if closed:
             self._standing.open()
         else:

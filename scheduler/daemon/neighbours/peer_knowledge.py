@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scheduler.core.forms import Form
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.neighbours.report import Row, room_for
@@ -93,7 +94,14 @@ class PeerKnowledge:
         """Whether something that was offered before is not any more."""
         return bool(self._offers.keys() - {(row.model, row.variant) for row in self._rows})
 
-    def target(self, room: int, transfer_ns: tuple[int, float]) -> TargetSpec | None:
+    @property
+    def models(self) -> set[str]:
+        """The models of the last report."""
+        return {row.model for row in self._rows}
+
+    def target(
+        self, room: int, transfer_ns: tuple[int, float], forms: tuple[Form, ...]
+    ) -> TargetSpec | None:
         """The box as a target; None while it has nothing to offer."""
         self._offers = {(row.model, row.variant): self._offer(row) for row in self._rows}
         if not self._offers:
@@ -106,6 +114,7 @@ class PeerKnowledge:
             width=max(1, room),
             transfer_ns=transfer_ns,
             peer=True,
+            forms=forms,
         )
 
     def _offer(self, row: Row) -> Offer:

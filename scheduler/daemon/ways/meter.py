@@ -10,7 +10,10 @@ ROUND_TRIPS = 32
 """Round trips that are remembered: half a minute of probes, or the last of what was sent."""
 
 BULK_BYTES = 65_536
-"""From this size on a message tells the bandwidth, and below it the round trip."""
+"""From this size on a message tells the bandwidth, and below it the round trip ..."""
+
+_BULK_ROUND_TRIPS = 2
+"""... unless its bytes are expected to take so many of them: on a link that is slow, or was."""
 
 _LOWER = 0.25
 """The quantile of the time per byte that counts: what is above it has waited for something else."""
@@ -24,25 +27,29 @@ _MATERIAL_NS = 1_000_000
 _TYPICAL_BYTES = 100_000
 
 
-class _Recent:
+class Recent:
     """The last samples, in order of age and of size."""
 
     __slots__ = ("_aged", "_sorted")
 
     def __init__(self) -> None:
+        """Has none."""
         self._aged: deque[float] = deque()
         self._sorted: list[float] = []
 
     def __len__(self) -> int:
+        """How many there are."""
         return len(self._aged)
 
     def add(self, sample: float) -> None:
+        """Takes one in, for the oldest where there are enough."""
         if len(self._aged) == ROUND_TRIPS:
             self._sorted.remove(self._aged.popleft())
         self._aged.append(sample)
         insort(self._sorted, sample)
 
     def quantile(self, share: float) -> float:
+        """That below which a share of them lies; 0 before the first."""
         ordered = self._sorted
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
@@ -66,8 +73,8 @@ class WayMeter:
         """Has seen nothing."""
         self.sent_bytes = 0
         self.received_bytes = 0
-        self._round_trips = _Recent()
-        self._byte_ns = _Recent()
+        self._round_trips = Recent()
+        self._byte_ns = Recent()
         self._first_byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
         self._told_ns = 0
@@ -96,11 +103,13 @@ class WayMeter:
         if way_ns is None:
             return False
         size = sent + received
-        if size < BULK_BYTES:
-            self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
+        bytes_ns, round_trip_ns = int(self.byte_ns * size), self.round_trip_ns
+        is_bulk = size >= BULK_BYTES or bytes_ns > _BULK_ROUND_TRIPS * round_trip_ns > 0
+        if not is_bulk:
+            self.round_trip(max(0, way_ns - bytes_ns))
         elif self._round_trips:
-            self._byte_ns.add(max(0, way_ns - self.round_trip_ns) / size)
-        return size < BULK_BYTES
+            self._byte_ns.add(max(0, way_ns - round_trip_ns) / size)
+        return not is_bulk
 
     # -- what is known
 
