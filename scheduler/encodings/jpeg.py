@@ -46,6 +46,13 @@ def is_available() -> bool:
     return importlib.util.find_spec("PIL") is not None
 
 
+def load() -> None:
+    """Loads the library, which takes a while the first time."""
+    from PIL import Image
+
+    Image.preinit()
+
+
 def encode(pixels: NDArray[np.uint8], quality: int) -> bytes:
     """An image of shape (height, width, channels) as JPEG, with its colours at full resolution."""
     from PIL import Image

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.edf import Edf
-from policies.fcfs import Fcfs
 from policies.goodput import Goodput
 from policies.spill import Spill
 from replay.laws import MakePolicy, Watch
 from scheduler.core.commands import Dispatch, Finish
-from scheduler.core.events import BatchDone, TargetUp
+from scheduler.core.events import BatchDone, Submitted, TargetUp
 from scheduler.core.forms import Form
 from scheduler.core.outcomes import Outcome
+from scheduler.core.policy import Place, View
 from scheduler.core.requests import Request, RequestClass
+from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetSpec
 from tests.core.world import MS, of, offer, request, submit, target
 
@@ -91,9 +94,22 @@ def test_what_will_be_late_in_any_form_and_may_be_goes_as_it_is():
     assert dispatch.form == "x as float16"
 
 
-def test_a_policy_that_does_not_look_ahead_sends_what_it_sends_in_the_quickest_form():
-    [dispatch] = sent(Fcfs, request(1, 20, A)) or [None]
-    assert dispatch is None or dispatch.form == "x as jpeg"
+class Eager:
+    """Sends what there is, in time or not."""
+
+    def decide(self, view: View) -> Iterable[Place]:
+        for target in view.open_targets():
+            for queue in list(view.queues.values()):
+                yield Place(target.spec.id, target.offers["a"][0], (queue.head(),), "at once")
+
+
+@pytest.mark.parametrize(("late", "form"), [(False, "x as jpeg"), (True, "")])
+def test_what_no_form_makes_in_time_has_the_quickest_unless_it_may_be_late(late: bool, form: str):
+    scheduler = Scheduler(Eager())
+    scheduler.handle(TargetUp(far(HALF, JPEG)), 0)
+    asked = request(1, 18, A, size_bytes=KB * 1000, accept_late=late)
+    [dispatch] = of(Dispatch, scheduler.handle(Submitted((asked,)), 0))
+    assert dispatch.form == form
 
 
 def test_the_run_is_expected_as_soon_as_its_form_is_there():
@@ -140,13 +156,12 @@ def test_another_target_that_is_in_time_with_inputs_as_they_are_goes_first(polic
     watch = Watch(policy)
     watch.handle(TargetUp(target("cpu:0", offer("a", base_ms=39, sizes=(1,)), slots=1)), 0)
     watch.handle(TargetUp(far(HALF, JPEG)), 0)
-    sizes = {"size_bytes": KB * 1000}
-    first = submit(watch, replace(request(1, 45, A), **sizes))
+    first = submit(watch, request(1, 45, A, size_bytes=KB * 1000))
     assert [d.target_id for d in of(Dispatch, first)] == ["cpu:0"]
     # The device is busy until 40 ms and then needs 40 ms: in time for the one, not for the other.
-    second = submit(watch, replace(request(2, 95, A), **sizes))
+    second = submit(watch, request(2, 95, A, size_bytes=KB * 1000))
     assert of(Dispatch, second) == []
-    third = submit(watch, replace(request(3, 95, A), **sizes))
+    third = submit(watch, request(3, 95, A, size_bytes=KB * 1000))
     assert [(d.target_id, d.form) for d in of(Dispatch, third)] == [("far", "x as float16")]
     commands = watch.handle(BatchDone(1), 40 * MS)
     assert [d.target_id for d in of(Dispatch, commands)] == ["cpu:0"]
@@ -168,6 +183,6 @@ def test_a_counter_offer_knows_of_the_forms():
 @pytest.mark.parametrize(
     "wrong", [{"name": ""}, {"share": 0.0}, {"byte_ns": -1.0}, {"share": float("nan")}]
 )
-def test_a_form_that_would_take_no_time_is_none(wrong: dict[str, object]):
+def test_a_form_that_would_take_no_time_is_none(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match="a form has a name"):
         replace(HALF, **wrong)

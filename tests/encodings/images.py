@@ -15,4 +15,5 @@ def photograph(height: int, width: int, channels: int = 3, seed: int = 0) -> NDA
         noise = 0.8 * common + 0.2 * chance.normal(size=(height, width))
         plane = np.fft.ifft2(np.fft.fft2(noise) * falling).real
         planes.append((plane - plane.min()) / (plane.max() - plane.min()))
-    return np.rint(255 * np.stack(planes, axis=-1)).astype(np.uint8)
+    pixels: NDArray[np.uint8] = np.rint(255 * np.stack(planes, axis=-1)).astype(np.uint8)
+    return pixels

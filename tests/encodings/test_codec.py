@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ MOST = 1 << 20
 
 
 def there_and_back(
-    encoding: Encoding, array: NDArray[np.generic], shape: tuple[int | None, ...] | None = None
-) -> NDArray[np.generic]:
+    encoding: Encoding, array: NDArray[Any], shape: tuple[int | None, ...] | None = None
+) -> NDArray[Any]:
     small = encoded(encoding, array)
     assert small is not None
     value = [small.tobytes()] if encoding.name == "jpeg" else small

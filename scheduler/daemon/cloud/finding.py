@@ -92,8 +92,12 @@ class Finder:
             raise RemoteError(Fault.GONE, f"the server runs no model of the box ({text})")
         return found
 
-    async def probe(self, timeout_s: float) -> None:
+    async def probe(self, timeout_s: float, alone: bool = True) -> None:
         """Measures a round trip.
+
+        Args:
+            timeout_s: How long it may take.
+            alone: Whether nothing large is on its way, or else it tells only that there is one.
 
         Raises:
             RemoteError: No answer came.
@@ -106,7 +110,8 @@ class Finder:
                 self._meter.lost()
                 raise
             # A server that has no such question has answered all the same.
-        self._meter.round_trip(time.monotonic_ns() - started_ns)
+        if alone:
+            self._meter.round_trip(time.monotonic_ns() - started_ns)
 
     async def _undone(self, cards: Mapping[str, ModelCard]) -> frozenset[str]:
         """The names of the encodings of inputs that this box makes and the server undoes."""

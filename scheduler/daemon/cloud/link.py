@@ -201,9 +201,11 @@ class CloudLink:
         return self._breaker.state is BreakerState.OPEN
 
     async def _probe(self) -> None:
-        patience_s = self._probe_patience_s()
+        under_way = sum([run.size_bytes for run in self._runs.values()])
+        # On one connection it comes after all that is being sent, whose time is no round trip.
+        patience_s = self._probe_patience_s() + self._meter.byte_ns * under_way / 1e9
         try:
-            await self._finder.probe(patience_s)
+            await self._finder.probe(patience_s, alone=not self._meter.is_bulk(under_way))
         except RemoteError as error:
             if not self._is_open():
                 self._trip(f"no answer to a probe: {error}")

@@ -201,9 +201,13 @@ class PeerLink:
         if now_ns - self._heard_ns > SILENT_NS:
             self._reason = "nothing was heard"
             self._broken.set()
-        elif not self._pinged_ns:
+        elif not self._pinged_ns and not self._meter.is_bulk(self._under_way()):
             self._pinged_ns = now_ns
             self._connection.send(wire.encode({"t": "ping", "id": -1}))
+
+    def _under_way(self) -> int:
+        """The bytes that were sent and not answered: behind many, a ping measures their time."""
+        return sum([sent.sent_size for sent in self._sent.values()])
 
     # -- sending
 

@@ -103,13 +103,17 @@ class WayMeter:
         if way_ns is None:
             return False
         size = sent + received
-        bytes_ns, round_trip_ns = int(self.byte_ns * size), self.round_trip_ns
-        is_bulk = size >= BULK_BYTES or bytes_ns > _BULK_ROUND_TRIPS * round_trip_ns > 0
+        is_bulk = self.is_bulk(size)
         if not is_bulk:
-            self.round_trip(max(0, way_ns - bytes_ns))
+            self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
         elif self._round_trips:
-            self._byte_ns.add(max(0, way_ns - round_trip_ns) / size)
+            self._byte_ns.add(max(0, way_ns - self.round_trip_ns) / size)
         return not is_bulk
+
+    def is_bulk(self, size_bytes: int) -> bool:
+        """Whether so many bytes tell the bandwidth rather than the round trip."""
+        bytes_ns = self.byte_ns * size_bytes
+        return size_bytes >= BULK_BYTES or bytes_ns > _BULK_ROUND_TRIPS * self.round_trip_ns > 0
 
     # -- what is known
 

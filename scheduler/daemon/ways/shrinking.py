@@ -16,15 +16,16 @@ from scheduler.core.forms import Form
 from scheduler.core.signature import DTYPES, Signature
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import Recent
+from scheduler.encodings import jpeg
 from scheduler.encodings.codec import Array, accepted, encoded
-from scheduler.encodings.text import FLOAT16, text_of
+from scheduler.encodings.text import FLOAT16, JPEG, text_of
 from scheduler.wire import unpack_tensors
 from workers.link import ModelCard
 from workers.model import Encoding
 
 log = structlog.get_logger()
 
-FIRST_BYTE_NS = {FLOAT16: 2.0, "jpeg": 5.0}
+FIRST_BYTE_NS = {FLOAT16: 2.0, JPEG: 5.0}
 """What making and undoing are taken to need per byte until they are measured: some four times
 what they do on a core of a server."""
 
@@ -35,8 +36,13 @@ quality of 90 leave about an eighth."""
 _FREE_SIZE = 256
 """What a free dimension is taken to be until requests show how large it is."""
 
-_CAREFUL = 0.75
-"""The quantile of what was measured that is counted on."""
+_WEIGHT = 3
+"""As many samples what is expected of a form counts for, so that one that was held up is not all
+that is known of it."""
+
+FORGET_NS = 60_000_000_000
+"""What was measured is no longer known after so long without use: a form that was found too slow
+is tried again."""
 
 _MATERIAL = 0.2
 """A form is another one when its figures moved by more than this share."""
@@ -65,18 +71,25 @@ class _Known:
         self.encodings = encodings
         self.used = 0
         self.unfit = 0
-        self._share, self._byte_ns = _expected(encodings, signature)
+        self._expected = _expected(encodings, signature)
+        self._start_anew()
+
+    def _start_anew(self) -> None:
         self._shares, self._byte_nss = Recent(), Recent()
+        self._learned_ns: int | None = None
+        for _ in range(_WEIGHT):
+            self._shares.add(self._expected[0])
+            self._byte_nss.add(self._expected[1])
 
     def learn(self, share: float, byte_ns: float) -> None:
         self._shares.add(share)
         self._byte_nss.add(byte_ns)
+        self._learned_ns = time.monotonic_ns()
 
     def form(self, model: str) -> Form:
-        if not self._shares:
-            return Form(model, self.name, self._share, self._byte_ns)
-        share, byte_ns = (r.quantile(_CAREFUL) for r in (self._shares, self._byte_nss))
-        return Form(model, self.name, share, byte_ns)
+        if self._learned_ns is not None and time.monotonic_ns() - self._learned_ns > FORGET_NS:
+            self._start_anew()
+        return Form(model, self.name, self._shares.quantile(0.5), self._byte_nss.quantile(0.5))
 
 
 class Shrinking:
@@ -103,6 +116,8 @@ class Shrinking:
             chosen = {name: each[min(level, len(each) - 1)] for name, each in allowed.items()}
             name = ", ".join(f"{input_} as {each.name}" for input_, each in chosen.items())
             self._known[name] = _Known(name, chosen, card.signature)
+        if any(e.name == JPEG for known in self._known.values() for e in known.encodings.values()):
+            jpeg.load()  # lest the first request waits for that
         self._told: tuple[Form, ...] = ()
 
     @property
@@ -187,10 +202,13 @@ class Shrinkings:
             undone: The names of the encodings that the far end undoes.
         """
         for card in cards:
-            if card is None or not card.shrink:
+            if card is None:
                 continue
             known = self._by_model.get(card.name)
-            if known is None or known[0].shrink != card.shrink or known[1] != undone:
+            is_same = known is not None and (known[0].shrink, known[1]) == (card.shrink, undone)
+            if not card.shrink:
+                self._by_model.pop(card.name, None)
+            elif not is_same:
                 usable = undone.intersection(accepted())
                 self._by_model[card.name] = card, undone, Shrinking(card, usable)
 
