@@ -98,9 +98,8 @@ class Eager:
     """Sends what there is, in time or not."""
 
     def decide(self, view: View) -> Iterable[Place]:
-        for target in view.open_targets():
-            for queue in list(view.queues.values()):
-                yield Place(target.spec.id, target.offers["a"][0], (queue.head(),), "at once")
+        [found], [queue] = view.open_targets(), view.queues.values()
+        yield Place(found.spec.id, found.offers["a"][0], (queue.head(),), "at once")
 
 
 @pytest.mark.parametrize(("late", "form"), [(False, "x as jpeg"), (True, "")])
