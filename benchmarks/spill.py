@@ -75,9 +75,9 @@ class Ending:
 class Relay:
     """A link emulator on a loop in a thread of its own."""
 
-    def __init__(self, to: str, ping: Path | None, way: OneWay | None = None) -> None:
+    def __init__(self, to: str, ping: Path | None) -> None:
         rtt_ms, jitter_ms = (0.0, 0.0) if ping else SYNTHETIC_MS
-        self._way = way or OneWay.half(rtt_ms, jitter_ms, *([ping] if ping else []))
+        self._way = OneWay.half(rtt_ms, jitter_ms, *([ping] if ping else []))
         self._to = to
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

@@ -153,5 +153,6 @@ class NativeDoor:
 
     def close(self) -> None:
         """Closes every connection once what was written is out."""
+        self.restorer.close()
         for connection in list(self._connections):
             connection.close()

@@ -94,6 +94,10 @@ class Restorer:
 
         future.add_done_callback(ended)
 
+    def close(self) -> None:
+        """Takes nothing more; what is under way ends."""
+        self._thread.shutdown(wait=False)
+
     def _work(self, header: Header, tensors: Tensors) -> list[Restoration]:
         said = header["enc"]
         if not isinstance(said, Mapping) or not said.keys() <= tensors.keys():

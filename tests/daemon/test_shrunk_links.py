@@ -77,7 +77,7 @@ def test_inputs_are_as_small_as_a_deadline_needs_and_the_answer_says_so(way: str
     run(work)
 
 
-@pytest.mark.parametrize("way", ["http", "site"])
+@pytest.mark.parametrize("way", ["http"])
 def test_what_does_not_fit_into_a_form_goes_as_it_is_and_is_counted(way: str, tmp_path: Path):
     async def work() -> None:
         async with over(way, tmp_path, card((InputForms("image", (JPEG,)),))) as pair:
@@ -91,7 +91,7 @@ def test_what_does_not_fit_into_a_form_goes_as_it_is_and_is_counted(way: str, tm
     run(work)
 
 
-@pytest.mark.parametrize("way", ["grpc", "site"])
+@pytest.mark.parametrize("way", ["grpc"])
 def test_a_model_whose_owner_says_nothing_is_never_made_smaller(way: str, tmp_path: Path):
     async def work() -> None:
         async with over(way, tmp_path, card(()), card(BOTH)) as pair:
@@ -99,6 +99,17 @@ def test_a_model_whose_owner_says_nothing_is_never_made_smaller(way: str, tmp_pa
             answer = await pair.ask(deadline_ms=FOR_JPEG_MS)
             assert answer.outcome in (Outcome.INFEASIBLE, Outcome.EXPIRED)
             assert pair.target["shrunk"] == []
+
+    run(work)
+
+
+@pytest.mark.parametrize("way", ["http", "site"])
+def test_what_is_exact_here_is_exact_there(way: str, tmp_path: Path):
+    async def work() -> None:
+        async with over(way, tmp_path, card()) as pair:
+            for exact in (True, False):
+                assert (await pair.ask(exact=exact)).outcome is Outcome.COMPLETED
+            assert [kind.exact for kind in pair.device.kinds] == [True, False]
 
     run(work)
 

@@ -83,7 +83,8 @@ class SentBatch:
         inputs = stacked(model, self.requests)
         if self.shrunk is not None:
             inputs = with_shrunk(inputs, self.shrunk)
-        return Inference(model.remote, model.version, inputs, wanted, timeout_s, there_s)
+        exact = model.knows_exact and self.requests[0].kind.exact
+        return Inference(model.remote, model.version, inputs, wanted, timeout_s, there_s, exact)
 
     def stop(self) -> None:
         """Waits no longer for it."""

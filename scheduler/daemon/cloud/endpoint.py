@@ -126,6 +126,7 @@ class Inference:
         outputs: The names of the outputs that are wanted.
         timeout_s: When the answer has to be here, from now.
         there_s: When it has to leave there, from now.
+        exact: Whether the answer must be one to these very inputs; said to who understands it.
     """
 
     model: str
@@ -134,6 +135,7 @@ class Inference:
     outputs: Sequence[str]
     timeout_s: float
     there_s: float
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

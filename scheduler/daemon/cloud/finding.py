@@ -115,7 +115,7 @@ class Finder:
 
     async def _undone(self, cards: Mapping[str, ModelCard]) -> frozenset[str]:
         """The names of the encodings of inputs that this box makes and the server undoes."""
-        if not any(card.shrink for card in cards.values()):
+        if not any(card.approximates for card in cards.values()):
             return frozenset()
         try:
             said = await self._endpoint.extensions(self._config.timeout_s)

@@ -166,6 +166,8 @@ def request_bytes(inference: Inference) -> bytes:
     """
     message = pb.ModelInferRequest(model_name=inference.model, model_version=inference.version)
     message.parameters["timeout"].int64_param = max(1, int(inference.there_s * 1e6))
+    if inference.exact:
+        message.parameters["exact"].bool_param = True
     for tensor in inference.inputs:
         added = message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         if tensor.encoding:

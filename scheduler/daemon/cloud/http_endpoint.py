@@ -159,7 +159,10 @@ def request_bytes(inference: Inference) -> tuple[bytes, bytes]:
     """The JSON of a request, and the whole body, for which the tensors are copied once."""
     said = orjson.dumps(
         {
-            "parameters": {"timeout": max(1, int(inference.there_s * 1e6))},
+            "parameters": {
+                "timeout": max(1, int(inference.there_s * 1e6)),
+                **({"exact": True} if inference.exact else {}),
+            },
             "inputs": [
                 {
                     "name": tensor.name,

@@ -41,6 +41,7 @@ class CloudModel:
         has_batch: Whether tensors there have a batch dimension.
         max_batch: The most items in one batch.
         shrinking: The smaller forms of its inputs that the server undoes.
+        knows_exact: Whether the server understands that an answer must be exact.
     """
 
     card: ModelCard
@@ -50,6 +51,7 @@ class CloudModel:
     has_batch: bool
     max_batch: int
     shrinking: Shrinking
+    knows_exact: bool = False
 
 
 def agreed(
@@ -81,7 +83,10 @@ def agreed(
     variant = shared[0] if shared else (there.versions[-1] if there.versions else UNNAMED)
     most = min(card.max_batch, max_batch) if batched and all(free) else 1
     version = variant if shared else ""
-    return CloudModel(card, there.name, variant, version, batched, most, Shrinking(card, undone))
+    shrinking = Shrinking(card, undone)
+    return CloudModel(
+        card, there.name, variant, version, batched, most, shrinking, knows_exact=bool(undone)
+    )
 
 
 def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
