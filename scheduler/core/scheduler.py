@@ -346,7 +346,10 @@ class Scheduler:
             start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
             if start_ns > latest_ns:
                 latest_ns = start_ns
-        form = form_for(place, target, self._view, self.policy) if target.spec.forms else None
+        form, wait_ns = None, 0
+        if target.spec.forms:
+            form = form_for(place, target, self._view, self.policy)
+            wait_ns = target.way_wait_ns(self.now_ns)
         run = Run(
             self._next_run_id,
             place.target_id,
@@ -355,7 +358,7 @@ class Scheduler:
             set(ids),
             self.now_ns,
             expected_ns,
-            target.spec.transfer(size_bytes, form),
+            target.spec.transfer(size_bytes, form) + wait_ns,
             place.requests,
         )
         self._next_run_id += 1

@@ -165,6 +165,7 @@ class TargetState:
     _transfer_ns: int = 0
     _opens_ns: int = 0
     _stale_ns: int | None = None
+    _way_free_ns: int = 0
 
     # -- what it can run
 
@@ -243,6 +244,8 @@ class TargetState:
         """Takes a run in."""
         self.runs[run.id] = run
         self._transfer_ns = run.transfer_ns
+        if self.spec.forms:
+            self._way_free_ns = run.dispatched_ns + run.transfer_ns - self.spec.transfer_ns[0]
         self._plan()
 
     def end(self, run: Run, now_ns: int, started: bool) -> None:
@@ -250,6 +253,8 @@ class TargetState:
         del self.runs[run.id]
         if started:
             self.last_done_ns = now_ns
+        if not self.runs:
+            self._way_free_ns = 0
         self._plan()
 
     def _plan(self) -> None:
@@ -298,6 +303,13 @@ class TargetState:
             return now_ns
         done_ns = self._head_done_ns
         return self._behind_ns + (done_ns if done_ns >= now_ns else 2 * now_ns - done_ns)
+
+    def way_wait_ns(self, now_ns: int) -> int:
+        """How long the bytes of a batch wait for those before it on a way that is known to be slow.
+
+        That is only reckoned where inputs may be made smaller for it.
+        """
+        return max(0, self._way_free_ns - now_ns)
 
     def has_slot(self) -> bool:
         """Whether another batch may be sent at all."""

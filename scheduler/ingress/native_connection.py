@@ -20,8 +20,9 @@ from scheduler.errors import (
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
 from scheduler.ingress.request_header import id_of
-from scheduler.ingress.restoring import Restored, with_restoring
+from scheduler.ingress.restoring import Restored
 from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
+from scheduler.result import with_restoring
 from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
 from scheduler.tenants import ANYONE, OWNER, Tenant
 from scheduler.wire import VERSION, Body, FrameReader, Header, allocate, encode

@@ -127,11 +127,3 @@ def _as_it_was(header: Header, specs: list[list[Any]], took_ns: int) -> Header:
     if type(budget_ns) is int and budget_ns > 0:
         fields["budget_ns"] = max(1, budget_ns - took_ns)
     return {**fields, "in": specs, "exact": True}
-
-
-def with_restoring(
-    timing_ns: tuple[int, int, int, int], restore_ns: int
-) -> tuple[int, int, int, int]:
-    """The timing of an answer to such a message: it counts as a part of moving tensors."""
-    queue_ns, transfer_ns, execute_ns, total_ns = timing_ns
-    return queue_ns, transfer_ns + restore_ns, execute_ns, total_ns + restore_ns

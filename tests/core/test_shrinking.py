@@ -121,6 +121,23 @@ def test_the_run_is_expected_as_soon_as_its_form_is_there():
     watch.close()
 
 
+def test_what_is_on_the_way_before_it_counts_for_the_next():
+    watch = Watch(Edf)
+    watch.handle(TargetUp(far(HALF, JPEG, slots=4, width=4)), 0)
+    forms = []
+    for number, deadline_ms in enumerate((116, 166, 230, 230), 1):
+        asked = request(number, deadline_ms, A, size_bytes=KB * 1000)
+        forms += [dispatch.form for dispatch in of(Dispatch, submit(watch, asked))]
+    assert forms == ["", "x as float16", "x as float16", "x as jpeg"]
+    # Once all is answered the way is free, however long it was thought to take.
+    for run_id in list(watch.scheduler.runs):
+        watch.handle(BatchDone(run_id), 40 * MS)
+    [again] = of(Dispatch, submit(watch, request(5, 156, A, size_bytes=KB * 1000), at_ms=40))
+    assert again.form == ""
+    watch.handle(BatchDone(again.run_id), 155 * MS)
+    watch.close()
+
+
 @given(
     deadlines=st.lists(st.integers(16, 400), min_size=1, max_size=4),
     late=st.lists(st.booleans(), min_size=4, max_size=4),

@@ -290,7 +290,8 @@ class CloudLink:
         if there_ns is not None:
             there_ns = max(0, there_ns - inferred.restore_ns)
         self._end(run)
-        self._purse.refund(self._config.cost_per_s * max(0.0, timeout_s - took_ns / 1e9))
+        unused_s = timeout_s - (now_ns - run.sent_ns) / 1e9
+        self._purse.refund(self._config.cost_per_s * max(0.0, unused_s))
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
         if self._meter.carried(inferred.sent, inferred.received, way_ns):
             self._felt_ns = now_ns

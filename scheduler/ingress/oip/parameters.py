@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.request import InferRequest, Parameters
-from scheduler.ingress.restoring import with_restoring
+from scheduler.result import with_restoring
 
 _MEANT_FOR_US = frozenset(
     (
