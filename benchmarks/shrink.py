@@ -48,7 +48,7 @@ MODELS = Path(__file__).parents[2] / "shared" / "data" / "models"
 FACES = "ultraface_slim320/version-slim-320.onnx"
 MBPS = (5.0, 10.0, 20.0)
 RTT_MS = 15.0
-DEADLINE_MS = 600.0
+DEADLINE_MS = 800.0
 RATE_PER_S = 1.0
 RANGE = [-127 / 128, 1.0]
 """UltraFace takes (pixel - 127) / 128."""

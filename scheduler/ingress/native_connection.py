@@ -53,7 +53,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._held_bytes = 0
         self._is_box = False
-        self._restoring: set[int] = set()
+        self._restoring: dict[int, object] = {}
 
     # -- asyncio.BufferedProtocol
 
@@ -169,8 +169,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._say({"t": "reply", "id": header.get("id"), "value": value})
 
     def _cancel(self, client_id: int) -> None:
-        if client_id in self._restoring:
-            self._restoring.discard(client_id)
+        if self._restoring.pop(client_id, None) is not None:
             del self._ids[client_id]
             self._say_error(client_id, "cancelled", "the caller cancelled", {})
         elif (request_id := self._ids.get(client_id)) is not None:
@@ -282,12 +281,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         """
         client_id = self._checked_new_id(header)
         self._door.admission.check(header, self._tenant_of(header))
+        ticket = object()
 
         def ended(restored: Restored | LaxityError) -> None:
-            if client_id not in self._restoring or self._transport is None:
+            if self._restoring.get(client_id) is not ticket or self._transport is None:
                 return  # cancelled, or the client is gone
-            self._restoring.discard(client_id)
-            del self._ids[client_id]
+            del self._restoring[client_id], self._ids[client_id]
             try:
                 if isinstance(restored, LaxityError):
                     raise restored
@@ -300,7 +299,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         free_bytes = self._driver.core.limits.bytes - self._door.reading_bytes
         self._door.restorer.begin(header, body, free_bytes, ended)
         self._ids[client_id] = None
-        self._restoring.add(client_id)
+        self._restoring[client_id] = ticket
 
     # -- writing
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from scheduler.daemon.catalog import Catalog
 from scheduler.encodings.codec import Restoration, accepted, restoration
-from scheduler.errors import InvalidInput, LaxityError, Overloaded
+from scheduler.errors import ExecutionFailed, InvalidInput, LaxityError, Overloaded
 from scheduler.wire import Body, Header, Tensors, pack_tensors, unpack_tensors
 
 
@@ -86,7 +86,8 @@ class Restorer:
         def ended(future: asyncio.Future[tuple[list[list[Any]], Body]]) -> None:
             self.held_bytes -= size
             if (error := future.exception()) is not None:
-                on_end(error if isinstance(error, LaxityError) else InvalidInput(str(error)))
+                why = f"the inputs can't be had back: {error!r}"
+                on_end(error if isinstance(error, LaxityError) else ExecutionFailed(why))
                 return
             specs, whole = future.result()
             took_ns = time.monotonic_ns() - started_ns
