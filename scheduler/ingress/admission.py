@@ -64,7 +64,9 @@ class Admission:
             Overloaded: The box or the tenant holds too much already.
             Forbidden: The tenant may not ask for that.
         """
-        counted = self.check(header, tenant)
+        counted = tenant.name not in _UNCOUNTED
+        if counted:
+            self.check(header, tenant)
         budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_budget_ns)
         shape = self._shapes.of(header)
         model, variant = shape.kind.model, shape.kind.variant
@@ -95,18 +97,15 @@ class Admission:
             kind, specs, body, now_ns + budget_ns, priority, weight, late, ended, budget_ns
         )
 
-    def check(self, header: Header, tenant: Tenant) -> bool:
-        """Nothing, where a tenant may ask for a model; whether what it holds is counted.
+    def check(self, header: Header, tenant: Tenant) -> None:
+        """Nothing, where a tenant may ask for a model.
 
         Raises:
             Forbidden: The tenant may not ask for that.
             ModelNotFound: The model is not there for this tenant.
         """
-        counted = tenant.name not in _UNCOUNTED
-        if counted:
-            tenant.check_scope("infer")
-            tenant.check_model(str(header.get("model")))
-        return counted
+        tenant.check_scope("infer")
+        tenant.check_model(str(header.get("model")))
 
     def _approximates(self, model: str) -> bool:
         return self._driver.catalog.cards[model].approximates

@@ -30,8 +30,8 @@ FIRST_BYTE_NS = {FLOAT16: 2.0, JPEG: 5.0}
 what they do on a core of a server."""
 
 FIRST_JPEG_SHARE = 0.25
-"""What a JPEG is taken to leave of 8 bits per step until that is measured; photographs at a
-quality of 90 leave about an eighth."""
+"""What a JPEG is taken to leave of 8 bits per value until that is measured; at a quality of 90
+photographs leave 8 to 30 %."""
 
 _FREE_SIZE = 256
 """What a free dimension is taken to be until requests show how large it is."""
@@ -100,16 +100,16 @@ class Shrinking:
 
     Args:
         card: The model.
-        accepted: The names of the encodings that both ends know.
+        usable: The names of the encodings that both ends know.
     """
 
-    def __init__(self, card: ModelCard, accepted: frozenset[str]) -> None:
+    def __init__(self, card: ModelCard, usable: frozenset[str]) -> None:
         """Nothing was measured yet."""
         self._model = card.name
         allowed = {
-            forms.input: usable
+            forms.input: found
             for forms in card.shrink
-            if (usable := [e for e in forms.encodings if e.name in accepted])
+            if (found := [each for each in forms.encodings if each.name in usable])
         }
         self._known: dict[str, _Known] = {}
         for level in range(max(map(len, allowed.values()), default=0)):
