@@ -31,8 +31,9 @@ def purchases(
 ) -> Iterator[Place]:
     """The largest batches of late requests that open targets could finish in time.
 
-    Each goes where a request costs least; of targets that cost alike, to the first in the view's
-    order, which is one of chance where there are other boxes.
+    Each goes where a request costs least; of targets that cost alike, to one that takes inputs as
+    they are, and then to the first in the view's order, which is one of chance where there are
+    other boxes.
 
     Args:
         outlook: What the targets could do; it must have looked, and looks after each batch.
@@ -70,7 +71,9 @@ def _cheapest_first(
         for bid in outlook.bids(kind)
         if bid.target_id in places and sells(bid.target)
     ]
-    return sorted(found, key=lambda bid: (price(bid), places[bid.target_id]))
+    return sorted(
+        found, key=lambda bid: (price(bid), bool(bid.target.spec.forms), places[bid.target_id])
+    )
 
 
 def _batch(

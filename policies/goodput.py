@@ -13,8 +13,9 @@ Rule, in five parts:
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second.
 * Dropping. What no target can finish in time any more is dropped at once.
-* Costs. A target that is paid for, by the request or the second, gets only what the others would
-  not finish in time, played ahead in (priority, deadline) order; until then that waits. For a
+* Costs. A target that is paid for, by the request or the second, or on whose slow way inputs may be
+  made smaller, gets only what the others would not finish in time, played ahead in (priority,
+  deadline) order; until then that waits. For a
   second after something had to be refused or dropped, costs don't count. Energy never does: a
   device that draws some is used like any other. (`cheapest` weighs energy as well.)
 * Other boxes. They get what would be late here, before what is paid for does. While much more
@@ -91,12 +92,12 @@ class Alone:
         """Refuses, drops, and fills every open target."""
         self._outlook.look(view)
         yield from self._refusals(view)
-        if not self._outlook.some_paid:
+        if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)
             return
         yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
         yield from self._purchases()
-        if view.queues and self._is_thrifty() and any(map(_is_paid, view.open_targets())):
+        if view.queues and self._is_thrifty() and any(map(_is_dear, view.open_targets())):
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
             yield Wake(wake_ns, "what waits is in time for nothing")
 
@@ -128,7 +129,7 @@ class Alone:
     # -- service
 
     def _next(self, target: TargetState) -> Place | None:
-        if self._outlook.some_paid and _is_paid(target) and self._is_thrifty():
+        if self._outlook.some_dear and _is_dear(target) and self._is_thrifty():
             return None
         place = self._choose(target)
         if place is not None:
@@ -138,11 +139,11 @@ class Alone:
     def _purchases(self) -> Iterator[Decision]:
         """Sends what would be late on targets that cost nothing to those that are paid for."""
         view = self._outlook.view
-        if not view.queues or not any(map(_is_paid, view.open_targets())):
+        if not view.queues or not any(map(_is_dear, view.open_targets())):
             return
         self._free.look(view)
         reason, placed = "late where it costs nothing, in time here", False
-        for place in purchases(self._outlook, self._free.late(), _is_paid, reason):
+        for place in purchases(self._outlook, self._free.late(), _is_dear, reason):
             self.admission.served(place)
             placed = True
             yield place
@@ -154,7 +155,7 @@ class Alone:
 
         def dearness(target: TargetState) -> float:
             prices = [price(bid) for _, bid in self._outlook.waiting(target)]
-            return min(prices, default=0.0) if _is_paid(target) else -1.0
+            return min(prices, default=0.0) if _is_dear(target) else -1.0
 
         return sorted(targets, key=dearness)
 
@@ -245,16 +246,16 @@ class Goodput(Alone):
             self._load += self._away.near.share_ns(request.kind) / LOAD_NS
 
 
-def _is_paid(target: TargetState) -> bool:
-    return target.spec.is_paid
+def _is_dear(target: TargetState) -> bool:
+    return target.spec.is_dear
 
 
 def _is_own(target: TargetState) -> bool:
-    return not (target.spec.peer or target.spec.is_paid)
+    return not (target.spec.peer or target.spec.is_dear)
 
 
 def _costs_nothing(target: TargetState) -> bool:
-    return not target.spec.is_paid
+    return not target.spec.is_dear
 
 
 def _worth(candidate: Candidate, scale_ns: float) -> tuple[float, int]:

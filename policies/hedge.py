@@ -129,7 +129,8 @@ class Hedged:
             for target in others:
                 for offer in target.usable(request.kind):
                     takes_ns = view.predict_ns(target, offer, 1, self.quantile)
-                    way_ns = target.spec.transfer(request.size_bytes)
+                    way_ns = target.spec.transfer_ns[0]
+                    way_ns += target.spec.quickest_ns(request.kind, request.size_bytes)
                     latest_ns = request.deadline_ns - takes_ns - way_ns
                     if best is None or latest_ns > best.latest_ns:
                         best = _Copy(request, target, offer, latest_ns)

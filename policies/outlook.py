@@ -59,7 +59,7 @@ class Outlook:
     Attributes:
         view: What is looked at.
         starts_ns: When each target could start a batch, without those gone for good.
-        some_paid: Whether some targets are paid for.
+        some_dear: Whether some targets are, as `TargetSpec.is_dear` has it.
     """
 
     view: View
@@ -70,7 +70,7 @@ class Outlook:
             raise ValueError(f"quantile must be between 0 and 1, not {quantile}")
         self.quantile = quantile
         self.starts_ns: dict[str, int] = {}
-        self.some_paid = False
+        self.some_dear = False
         self._seen: tuple[View, int] | None = None
         self._bids: dict[RequestClass, list[Bid]] = {}
         self._ones: dict[RequestClass, list[tuple[str, int]]] = {}
@@ -83,7 +83,7 @@ class Outlook:
             self._seen = view, view.fleet_epoch
             self._bids.clear()
             self._ones_epoch = -1
-            self.some_paid = any(target.spec.is_paid for target in view.targets.values())
+            self.some_dear = any(target.spec.is_dear for target in view.targets.values())
         if self._ones_epoch != view.curve_epoch:
             self._ones_epoch = view.curve_epoch
             self._ones.clear()
@@ -117,9 +117,9 @@ class Outlook:
 
     def _item_ns(self, kind: RequestClass, target: TargetState) -> int:
         """Requests of one class have the same shapes, and so the same size."""
-        byte_ns = target.spec.transfer_ns[1]
-        queue = self.view.queues.get(kind) if byte_ns else None
-        return int(byte_ns * queue.head().size_bytes) if queue else 0
+        spec = target.spec
+        queue = self.view.queues.get(kind) if spec.transfer_ns[1] else None
+        return spec.quickest_ns(kind, queue.head().size_bytes) if queue else 0
 
     def waiting(self, target: TargetState) -> list[tuple[ClassQueue, Bid]]:
         """The queues that a target can serve, with what it offers to each."""

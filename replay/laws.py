@@ -7,6 +7,7 @@ from typing import Any
 
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
 from scheduler.core.events import BatchDone, Event, PolicySwapped, Submitted, Woken
+from scheduler.core.forms import Form
 from scheduler.core.latency import Ladder, LatencyCurve, _Promise, _Window
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
@@ -260,7 +261,7 @@ class Watch:
 
 
 KNOWLEDGE: set[type] = {
-    *(View, ClassQueue, Request, RequestClass, TargetState, TargetSpec, Offer, Run),
+    *(View, ClassQueue, Request, RequestClass, TargetState, TargetSpec, Offer, Run, Form),
     *(LatencyCurve, Ladder, _Promise, _Window),
 }
 """What a policy may see, besides numbers, strings and containers."""

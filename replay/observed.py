@@ -110,7 +110,8 @@ class Observation:
                 watch = self._places[step.run_id] = self._watches[step.target_id]
                 size_bytes = sum(self._sizes.get(i, 0) for i in step.request_ids)
                 rung = (step.model, step.variant, len(step.request_ids))
-                watch.take(step.run_id, rung, at_ns + watch.spec.transfer(size_bytes))
+                form = watch.spec.form_named(step.model, step.form)
+                watch.take(step.run_id, rung, at_ns + watch.spec.transfer(size_bytes, form))
             case BatchDone(run_id) if run_id in self._places:
                 self._places.pop(run_id).end(run_id, at_ns, not step.errors)
             case BatchFailed(run_id) if run_id in self._places:

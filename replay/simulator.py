@@ -295,6 +295,10 @@ class Simulator:
         if worker.far and self._world is not None:
             arrivals = self._arrivals
             size = sum(arrivals[i].size_bytes for i in run.request_ids if i in arrivals)
+            form = self.scheduler.targets[run.target_id].spec.form_named(run.model, run.form)
+            if form is not None:
+                now_ns += int(form.byte_ns * size)
+                size = int(form.share * size)
             self._push(self._world.lands_ns(run.target_id, size, now_ns), _Landed(run))
         else:
             worker.ahead.append(run)

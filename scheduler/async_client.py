@@ -121,6 +121,7 @@ class AsyncClient:
         priority: int = DEFAULT_PRIORITY,
         weight: float = 1.0,
         accept_late: bool = False,
+        exact: bool = False,
         durable: Literal[False] = False,
     ) -> asyncio.Future[Result]: ...
 
@@ -149,6 +150,7 @@ class AsyncClient:
         priority: int = DEFAULT_PRIORITY,
         weight: float = 1.0,
         accept_late: bool = False,
+        exact: bool = False,
         durable: bool = False,
         id: str | None = None,
     ) -> asyncio.Future[Result] | Awaitable[AsyncTask]:
@@ -167,7 +169,16 @@ class AsyncClient:
         future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
         exchange.start(
             infer_call(
-                call_id, future, model, inputs, deadline_ms, variant, priority, weight, accept_late
+                call_id,
+                future,
+                model,
+                inputs,
+                deadline_ms,
+                variant,
+                priority,
+                weight,
+                accept_late,
+                exact,
             )
         )
         return future

@@ -162,6 +162,7 @@ def infer_call(
     priority: int,
     weight: float,
     accept_late: bool,
+    exact: bool = False,
 ) -> Call:
     """An `infer` message; its deadline is fixed now.
 
@@ -184,6 +185,8 @@ def infer_call(
         header["weight"] = _checked_weight(weight)
     if accept_late:
         header["late"] = True
+    if exact:
+        header["exact"] = True
     return Call(call_id, future, header, buffers, now_ns, deadline_ns, bool(accept_late))
 
 

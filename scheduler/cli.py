@@ -253,6 +253,12 @@ Priority = Annotated[int, typer.Option(min=0, max=LOWEST_PRIORITY, help="0 goes 
 AcceptLate = Annotated[
     bool, typer.Option("--accept-late", help="Take a result after the deadline too.")
 ]
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact", help="Only a result of this very input: not shrunk for a slow link, nor near it."
+    ),
+]
 Levels = Annotated[
     str | None,
     typer.Option(
@@ -292,6 +298,7 @@ def infer(
     variant: Variant = None,
     priority: Priority = DEFAULT_PRIORITY,
     accept_late: AcceptLate = False,
+    exact: Exact = False,
     durable: Durable = False,
     levels: Levels = None,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send it N times in a row.")] = 1,
@@ -311,6 +318,7 @@ def infer(
             "variant": variant,
             "priority": priority,
             "accept_late": accept_late,
+            "exact": exact,
         }
         if durable:
             cli_infer.keep(client, model, inputs, repeat, options, as_json)

@@ -135,6 +135,8 @@ def _ways(model: str, ended: Sequence[Ended], deadline_ms: float) -> Iterable[st
             continue
         yield prefix + _way(model, one.result)
         yield " " * len(prefix) + _times(one, one.result, deadline_ms)
+        for key, note in one.result.notes.items():
+            yield " " * len(prefix) + f"{key}: {note}"
     if len(ended) > _RUNS_LISTED:
         yield f"     ... and {len(ended) - _RUNS_LISTED} more"
     if len(ended) > 1:
@@ -227,6 +229,7 @@ def _request(one: Ended, deadline_ms: float) -> dict[str, Any]:
         "variant": one.result.variant,
         "runtime": one.result.runtime,
         "batch": one.result.batch,
+        "notes": one.result.notes,
         "timing_ms": {key.removesuffix("_ns"): round(ns / 1e6, 4) for key, ns in timing.items()},
     }
 

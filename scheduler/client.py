@@ -126,6 +126,7 @@ class Client:
         priority: int = DEFAULT_PRIORITY,
         weight: float = 1.0,
         accept_late: bool = False,
+        exact: bool = False,
         durable: Literal[False] = False,
     ) -> Future[Result]: ...
 
@@ -154,6 +155,7 @@ class Client:
         priority: int = DEFAULT_PRIORITY,
         weight: float = 1.0,
         accept_late: bool = False,
+        exact: bool = False,
         durable: bool = False,
         id: str | None = None,
     ) -> Future[Result] | Task:
@@ -168,6 +170,9 @@ class Client:
             priority: RFC 9218 urgency, 0 (first) to 7.
             weight: What a result in time is worth beside others of the same priority.
             accept_late: Also deliver a result that comes after the deadline, as `late`.
+            exact: Only a result of these very inputs: not made smaller for a slow link, and not
+                that of a nearly equal frame, where the model's owner allows either. A durable
+                task always is.
             durable: Return once the request is on the disk of the box, which runs it below all
                 others, however long that takes, until the deadline. It has neither weight nor
                 accept_late, and its deadline may be as far away as the box allows.
@@ -197,7 +202,16 @@ class Client:
         future = RequestFuture(self._exchange, call_id)
         self._exchange.post(
             infer_call(
-                call_id, future, model, inputs, deadline_ms, variant, priority, weight, accept_late
+                call_id,
+                future,
+                model,
+                inputs,
+                deadline_ms,
+                variant,
+                priority,
+                weight,
+                accept_late,
+                exact,
             )
         )
         return future

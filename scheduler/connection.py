@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         overhead: What its round trips cost.
         limits: The largest frames that the server accepts.
+        encodings: The smaller forms of inputs that it undoes.
         site: The server's site.
         draining: True once the server said goodbye.
     """
@@ -63,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         """Not yet connected; `on_frame` gets what comes after the welcome."""
         self.overhead = Overhead(0)
         self.limits = wire.FrameLimits()
+        self.encodings: frozenset[str] = frozenset()
         self.site = ""
         self.draining = False
         self._on_frame = on_frame
@@ -183,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
                 if type(header_bytes) is not int or type(body_bytes) is not int:
                     raise ProtocolError(f"a welcome states its limits, not {limits!r}")
                 self.limits = wire.FrameLimits(header_bytes, min(body_bytes, 2**32 - 1))
+                self.encodings = frozenset(map(str, header.get("encodings") or ()))
                 self.site = str(header.get("site", ""))
                 self._ready = True
                 if not self._welcome.done():

@@ -29,6 +29,15 @@ class Timing(NamedTuple):
     total_ns: int
 
 
+def with_restoring(timing_ns: tuple[int, int, int, int], restore_ns: int) -> Timing:
+    """The timing of a request whose inputs had to be had back from a smaller form first.
+
+    That is a part of moving tensors.
+    """
+    queue_ns, transfer_ns, execute_ns, total_ns = timing_ns
+    return Timing(queue_ns, transfer_ns + restore_ns, execute_ns, total_ns + restore_ns)
+
+
 @dataclass(slots=True, eq=False)
 class Result:
     """The outputs of one inference and how it went.

@@ -71,7 +71,7 @@ class Peer(asyncio.BufferedProtocol):
         held, self.held = self.held, None
         self.send_raw(b"".join(held))
 
-    def answer(self, header: wire.Header) -> None:
+    def answer(self, header: wire.Header, **more: Any) -> None:
         """Echoes an infer's tensors."""
         message = {
             "t": "result",
@@ -82,6 +82,7 @@ class Peer(asyncio.BufferedProtocol):
             "runtime": "echo",
             "batch": 1,
             "timing": [1, 2, 3, 6],
+            **more,
         }
         self.send(message, header["tensors"])
 

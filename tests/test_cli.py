@@ -349,12 +349,20 @@ class TestInfer:
         assert re.search(r"0,1 +16 .*█\n +1,0 +8 ", out)
 
     def test_what_is_asked_for_is_sent(self, box, laxity, scan):
-        words = "--deadline-ms 5000 --variant int8 --priority 0 --accept-late"
+        words = "--deadline-ms 5000 --variant int8 --priority 0 --accept-late --exact"
         assert laxity("infer", "digits", "-i", scan, *words.split())[0] == 0
         ((_, header),) = box.wait("infer")
         assert (header["variant"], header["priority"], header["late"]) == ("int8", 0, True)
+        assert header["exact"] is True
         assert header["in"] == [["image", "float32", [1, 2, 2]]]
         assert 100e6 < header["budget_ns"] <= 5000e6
+
+    def test_what_was_noted_of_an_answer_is_said(self, box, laxity, scan):
+        notes = {"shrunk": "image as float16 for eu"}
+        box.on_infer = lambda peer, header: peer.answer(header, notes=notes)
+        assert "\nshrunk: image as float16 for eu\n" in laxity("infer", "digits", "-i", scan)[1]
+        found = json.loads(laxity("infer", "digits", "-i", scan, "--json")[1])
+        assert found["requests"][0]["notes"] == notes
 
     def test_json_and_a_file(self, box, laxity, scan, tmp_path):
         out_file = tmp_path / "out.npz"

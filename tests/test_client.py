@@ -68,12 +68,14 @@ class TestInfer:
             priority=0,
             weight=2.5,
             accept_late=True,
+            exact=True,
         )
         client.infer("digits", image(1), deadline_ms=MINUTE_MS)
         (_, first), (_, second) = box.wait("infer", 2)
         assert first["in"] == [["image", "int64", [1, 2]]]
         assert (first["priority"], first["weight"], first["late"]) == (0, 2.5, True)
-        assert not {"priority", "weight", "late", "variant"} & set(second)
+        assert first["exact"] is True
+        assert not {"priority", "weight", "late", "exact", "variant"} & set(second)
         assert 0 < second["budget_ns"] <= MINUTE_MS * 1e6
         assert first["id"] != second["id"]
 

@@ -147,6 +147,7 @@ def _card(model: Model) -> Header:
         "max_batch": model.max_batch,
         "digest": model.digest,
         "cache": asdict(model.cache) if model.cache is not None else None,
+        "shrink": [asdict(forms) for forms in model.shrink],
     }
 
 

@@ -42,7 +42,7 @@ from scheduler.wire import (
     pack_tensors,
     unpack_tensors,
 )
-from workers.model import CacheRules, NearRules
+from workers.model import CacheRules, Encoding, InputForms, NearRules
 
 LINK_LIMITS = FrameLimits(header_bytes=4 << 20, body_bytes=(1 << 32) - 1)
 SOCKET_BYTES = 4 << 20
@@ -59,6 +59,12 @@ class ModelCard:
     max_batch: int
     digest: str = ""
     cache: CacheRules | None = None
+    shrink: tuple[InputForms, ...] = ()
+
+    @property
+    def approximates(self) -> bool:
+        """Whether an answer may be one to inputs that are not quite those of the request."""
+        return bool(self.shrink) or (self.cache is not None and self.cache.near is not None)
 
 
 class Host(Protocol):
@@ -107,6 +113,7 @@ def card_from(fields: dict[str, Any]) -> ModelCard:
         fields["max_batch"],
         fields["digest"],
         _rules_from(fields["cache"]),
+        tuple(map(_forms_from, fields.get("shrink", ()))),
     )
 
 
@@ -115,6 +122,14 @@ def _rules_from(fields: dict[str, Any] | None) -> CacheRules | None:
         return None
     near = fields["near"]
     return CacheRules(fields["ttl_s"], fields["max_kb"], NearRules(**near) if near else None)
+
+
+def _forms_from(fields: dict[str, Any]) -> InputForms:
+    encodings = [
+        Encoding(**{**e, "scale": tuple(e["scale"]), "offset": tuple(e["offset"])})
+        for e in fields["encodings"]
+    ]
+    return InputForms(fields["input"], tuple(encodings))
 
 
 class LinkServer:

@@ -74,6 +74,44 @@ class CacheRules:
     near: NearRules | None = None
 
 
+LAYOUTS = ("NCHW", "NHWC")
+"""Where the channels of an image are, with or without the batch dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """A smaller form in which an input may travel over a slow link.
+
+    A JPEG holds 8-bit steps; the model's own values are `step * scale + offset`.
+
+    Attributes:
+        name: `float16` or `jpeg`.
+        quality: Of a JPEG, 1 to 100; 0 where that is not known.
+        layout: Of the input that a JPEG becomes, one of `LAYOUTS`.
+        scale: Of all channels, or of each.
+        offset: The same.
+    """
+
+    name: str
+    quality: int = 0
+    layout: str = ""
+    scale: tuple[float, ...] = ()
+    offset: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InputForms:
+    """The smaller forms that the owner of a model allows for one of its inputs.
+
+    Attributes:
+        input: The input's name.
+        encodings: At least one, the preferred first.
+    """
+
+    input: str
+    encodings: tuple[Encoding, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One file of a model.
@@ -120,6 +158,8 @@ class Model:
         residency: Whether it may leave memory when others need the room, see `Residency`.
         cache: How its answers may be kept; None where they never are: its owner says so, or it
             keeps values between runs.
+        shrink: How inputs may be made smaller for a slow link; none where the owner says nothing.
+            No part of `digest`, which says what answers: this says how a question gets there.
     """
 
     name: str
@@ -135,6 +175,7 @@ class Model:
     stateless: bool = False
     residency: Residency = "loaded"
     cache: CacheRules | None = None
+    shrink: tuple[InputForms, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -77,6 +77,52 @@ class CacheEntry(_Strict):
     near: NearEntry | None = None
 
 
+class JpegEntry(_Strict):
+    """How an image input becomes a JPEG and what its 8 bits mean; see `workers.model.Encoding`.
+
+    Attributes:
+        quality: As libjpeg has it.
+        layout: Where the input has its channels, of which there are 1 or 3.
+        range: The values that stand for black and white.
+        mean: Instead of `range`, of images from 0 to 1 that were normalised: one per channel.
+        std: The same.
+    """
+
+    quality: Annotated[int, Field(ge=1, le=100)] = 90
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    range: list[float] | None = Field(default=None, min_length=2, max_length=2)
+    mean: list[float] | None = Field(default=None, min_length=1, max_length=3)
+    std: list[Annotated[float, Field(gt=0)]] | None = Field(
+        default=None, min_length=1, max_length=3
+    )
+
+
+class Float16Entry(_Strict):
+    """There is nothing to say of it."""
+
+
+class FormEntry(_Strict):
+    """One smaller form of an input."""
+
+    float16: Float16Entry | None = None
+    jpeg: JpegEntry | None = None
+
+
+def _form_by_name(said: Any) -> Any:
+    """A form of which nothing is said may be written as its name."""
+    return {said: {}} if isinstance(said, str) else said
+
+
+class InputEntry(_Strict):
+    """One entry under `inputs`.
+
+    Attributes:
+        shrink: The smaller forms that the input may have on a slow link, the preferred first.
+    """
+
+    shrink: list[Annotated[FormEntry, BeforeValidator(_form_by_name)]] = []
+
+
 def _yes_or_no(said: Any) -> Any:
     """`true` and `false` may be written for the defaults and for none."""
     return {} if said is True else None if said is False else said
@@ -97,6 +143,7 @@ class ModelFile(_Strict):
         stateless: Whether a file that keeps values between runs may batch its items.
         residency: Whether the model may leave memory when others need the room.
         cache: How the box's result cache may keep its answers; `false` for not at all.
+        inputs: What there is to say of inputs, by name.
     """
 
     description: str = ""
@@ -109,6 +156,7 @@ class ModelFile(_Strict):
     stateless: bool = False
     residency: Residency = "loaded"
     cache: Annotated[CacheEntry | None, BeforeValidator(_yes_or_no)] = CacheEntry()
+    inputs: dict[str, InputEntry] = {}
 
 
 def parse_model_file(text: str) -> ModelFile:
@@ -168,9 +216,11 @@ def _explain(error: Any) -> str:
 def _keys_at(path: list[str]) -> Iterable[str]:
     if not path:
         return ModelFile.model_fields
+    form = JpegEntry if "jpeg" in path else Float16Entry if "float16" in path else FormEntry
     sections: dict[str, type[BaseModel]] = {
         "tolerance": ToleranceEntry,
         "shape_ranges": ShapeRangeEntry,
         "cache": NearEntry if "near" in path else CacheEntry,
+        "inputs": form if "shrink" in path else InputEntry,
     }
     return sections.get(path[0], VariantEntry).model_fields

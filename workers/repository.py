@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 import xxhash
 
 from scheduler.core.signature import Signature, TensorSpec
+from workers.input_forms import forms_of
 from workers.model import (
     CacheRules,
     Model,
@@ -218,6 +219,7 @@ def _assemble(name: str, content: ModelFile, candidates: list[_Candidate]) -> Mo
         stateless=content.stateless,
         residency=content.residency,
         cache=_cache_rules(content, signature, variants),
+        shrink=forms_of(content, signature),
     )
 
 

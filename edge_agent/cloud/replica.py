@@ -130,6 +130,7 @@ class Replica:
 
     def _open(self, config: CloudConfig) -> EmbeddedDoor:
         doors = config.doors
+        limits = http_limits(config.of_replica(self._run_dir / "native.sock"))
         service = Service(
             self._box,
             SharedMemory(None),
@@ -137,9 +138,9 @@ class Replica:
             doors.compat,
             doors.items,
             config.log.level,
+            limits.body_bytes,
             no_orders="an order would reach one replica of several; change the configuration",
         )
-        limits = http_limits(config.of_replica(self._run_dir / "native.sock"))
         return EmbeddedDoor(service, limits, load_access(config.token_file, config.tenants_file))
 
     async def _watch(self, config: CloudConfig) -> None:

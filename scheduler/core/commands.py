@@ -23,6 +23,7 @@ class Dispatch:
         latest_start_ns: A target that could only start later need not start at all, because
             no request of the batch would be in time any more.
         reason: Why the policy chose this.
+        form: The name of the smaller form in which the inputs travel; empty for as they are.
     """
 
     run_id: int
@@ -32,6 +33,7 @@ class Dispatch:
     request_ids: tuple[int, ...]
     latest_start_ns: int
     reason: str
+    form: str = ""
 
 
 @value(frozen=True, slots=True)

@@ -152,11 +152,14 @@ class View:
     def start_ns(self, target: TargetState) -> int | None:
         """When a batch sent there would start; None if the target is gone for good.
 
-        That a message needs time to get there is counted, but not the bytes of its tensors.
+        That a message needs time to get there is counted, but not the bytes of its tensors; those
+        of batches before it are where inputs may be made smaller because of them.
         """
         if target.up:
             free_ns = target.free_ns(self.now_ns)
             base_ns = target.spec.transfer_ns[0]
+            if target.spec.forms:
+                base_ns += target.way_wait_ns(self.now_ns)
             return free_ns if not base_ns else max(free_ns, self.now_ns + base_ns)
         return None if target.returns_ns is None else max(target.returns_ns, self.now_ns)
 

@@ -21,6 +21,8 @@ class RequestClass(NamedTuple):
         alone: The id of the only request of this class, which must not share a batch.
         local: Whether it must not leave this box, e.g. because it came from another one. A class
             of its own, because who may run it is the same for a whole batch.
+        exact: Whether its inputs must travel as they are, where they may be made smaller for a
+            slow link.
     """
 
     model: str
@@ -28,6 +30,7 @@ class RequestClass(NamedTuple):
     shapes: tuple[tuple[int, ...], ...] = ()
     alone: int | None = None
     local: bool = False
+    exact: bool = False
 
 
 @value(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Decision, Drop, Hedge, Place, Policy, View, Wake
 from scheduler.core.requests import Request, alone
+from scheduler.core.shrinking import form_for
 from scheduler.core.story import Story, StoryEntry
 from scheduler.core.targets import Run, TargetState
 
@@ -354,6 +355,10 @@ class Scheduler:
             start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
             if start_ns > latest_ns:
                 latest_ns = start_ns
+        form, wait_ns = None, 0
+        if target.spec.forms:
+            form = form_for(place, target, self._view, self.policy)
+            wait_ns = target.way_wait_ns(self.now_ns)
         run = Run(
             self._next_run_id,
             place.target_id,
@@ -362,15 +367,16 @@ class Scheduler:
             set(ids),
             self.now_ns,
             expected_ns,
-            target.spec.transfer(size_bytes),
+            target.spec.transfer(size_bytes, form) + wait_ns,
             place.requests,
         )
         self._next_run_id += 1
         self.runs[run.id] = run
         target.begin(run)
         model, variant = place.offer.model, place.offer.variant
+        name = "" if form is None else form.name
         self._commands.append(
-            Dispatch(run.id, place.target_id, model, variant, ids, latest_ns, place.reason)
+            Dispatch(run.id, place.target_id, model, variant, ids, latest_ns, place.reason, name)
         )
         return run
 

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from scheduler.core.forms import Form
 from scheduler.core.latency import Calibration, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass
@@ -37,6 +38,8 @@ class TargetSpec:
             and others send there too.
         too_large: Requests with such tensors are more than it takes.
         cost_per_kwh: What a kilowatt-hour costs there, in the same unit.
+        forms: The smaller forms that inputs may have on the way there; those of each model in its
+            owner's order of preference.
 
     Raises:
         ValueError: It could never run anything.
@@ -54,6 +57,7 @@ class TargetSpec:
     peer: bool = False
     too_large: tuple[Tensors, ...] = ()
     cost_per_kwh: float = 0.0
+    forms: tuple[Form, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses what could never run anything."""
@@ -73,15 +77,44 @@ class TargetSpec:
         """
         return bool(self.cost_per_request or self.cost_per_s)
 
+    @property
+    def is_dear(self) -> bool:
+        """Whether what runs there may cost what it does not elsewhere: money, or precision."""
+        return self.is_paid or bool(self.forms)
+
     def cost(self, requests: int, execution_ns: int, energy_uj: float) -> float:
         """What a batch there costs, with the energy that `Offer.energy` tells of it."""
         energy = self.cost_per_kwh * energy_uj / UJ_PER_KWH
         return self.cost_per_request * requests + self.cost_per_s * execution_ns / 1e9 + energy
 
-    def transfer(self, size_bytes: int) -> int:
+    def transfer(self, size_bytes: int, form: Form | None = None) -> int:
         """How long tensors of that size take to get there, in nanoseconds."""
-        base_ns, byte_ns = self.transfer_ns
-        return base_ns + int(byte_ns * size_bytes)
+        return self.transfer_ns[0] + self.carry_ns(size_bytes, form)
+
+    def carry_ns(self, size_bytes: int, form: Form | None = None) -> int:
+        """The same without what a message takes that has none: the time of their bytes alone."""
+        byte_ns = self.transfer_ns[1]
+        if form is not None:
+            byte_ns = byte_ns * form.share + form.byte_ns
+        return int(byte_ns * size_bytes)
+
+    def forms_for(self, kind: RequestClass) -> tuple[Form, ...]:
+        """The smaller forms that requests of a class may have."""
+        if kind.exact or not self.forms:
+            return ()
+        return tuple([form for form in self.forms if form.model == kind.model])
+
+    def form_named(self, model: str, name: str) -> Form | None:
+        """The form of a model that has a name; None where there is none."""
+        return next((f for f in self.forms if f.model == model and f.name == name), None)
+
+    def quickest_ns(self, kind: RequestClass, size_bytes: int) -> int:
+        """The time of the bytes of tensors of a class, in whatever form is the quickest."""
+        as_it_is_ns = self.carry_ns(size_bytes)
+        if not self.forms:
+            return as_it_is_ns
+        forms_ns = [self.carry_ns(size_bytes, form) for form in self.forms_for(kind)]
+        return min([as_it_is_ns, *forms_ns])
 
 
 def reached_over(spec: TargetSpec, base_ns: int, byte_ns: float) -> TargetSpec:
@@ -157,6 +190,7 @@ class TargetState:
     _transfer_ns: int = 0
     _opens_ns: int = 0
     _stale_ns: int | None = None
+    _way_free_ns: int = 0
 
     # -- what it can run
 
@@ -238,6 +272,8 @@ class TargetState:
         """Takes a run in."""
         self.runs[run.id] = run
         self._transfer_ns = run.transfer_ns
+        if self.spec.forms:
+            self._way_free_ns = run.dispatched_ns + run.transfer_ns - self.spec.transfer_ns[0]
         self._plan()
 
     def end(self, run: Run, now_ns: int, started: bool) -> None:
@@ -245,6 +281,8 @@ class TargetState:
         del self.runs[run.id]
         if started:
             self.last_done_ns = now_ns
+        if not self.runs:
+            self._way_free_ns = 0
         self._plan()
 
     def _plan(self) -> None:
@@ -293,6 +331,13 @@ class TargetState:
             return now_ns
         done_ns = self._head_done_ns
         return self._behind_ns + (done_ns if done_ns >= now_ns else 2 * now_ns - done_ns)
+
+    def way_wait_ns(self, now_ns: int) -> int:
+        """How long the bytes of a batch wait for those before it on a way that is known to be slow.
+
+        That is only reckoned where inputs may be made smaller for it.
+        """
+        return max(0, self._way_free_ns - now_ns)
 
     def has_slot(self) -> bool:
         """Whether another batch may be sent at all."""

@@ -31,11 +31,16 @@ class Catalog:
         self.problems: dict[str, list[Any]] = {}
         self.revision = 0
         self._digests: dict[tuple[str, str], str] = {}
+        self._own: set[str] = set()
         self.spoken = asyncio.Event()
 
-    def learn(self, device_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
-        """Takes over what a worker says of its repository."""
-        self.cards.update((card.name, card) for card in cards)
+    def learn(
+        self, device_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
+    ) -> None:
+        """Takes over what a target says of its repository; see `LinkListener.on_catalog`."""
+        if own:
+            self._own.update(card.name for card in cards)
+        self.cards.update((c.name, c) for c in cards if own or c.name not in self._own)
         self.problems[device_id] = problems
         self._digests.update(((device_id, card.name), card.digest) for card in cards)
         self.revision += 1

@@ -157,9 +157,11 @@ class Driver:
         """The device is not on this box, or emulates one that isn't."""
         self._ways[target_id].transfer_ns = transfer_ns
 
-    def on_catalog(self, target_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
+    def on_catalog(
+        self, target_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
+    ) -> None:
         """Learns the models."""
-        self.catalog.learn(target_id, cards, problems)
+        self.catalog.learn(target_id, cards, problems, own)
         for model, reason in problems:
             log.warning("model not served", target=target_id, model=model, reason=reason)
 

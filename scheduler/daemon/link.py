@@ -53,8 +53,17 @@ class TargetLink(Protocol):
 class LinkListener(Protocol):
     """Who hears what links say. A link that has not said `on_up` or `on_offer` is not used."""
 
-    def on_catalog(self, target_id: str, cards: list[ModelCard], problems: list[Any]) -> None:
-        """The models that are there, and those that can't be served."""
+    def on_catalog(
+        self, target_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
+    ) -> None:
+        """The models that are there, and those that can't be served.
+
+        Args:
+            target_id: Who says so.
+            cards: The models.
+            problems: The others, and why.
+            own: Whether they are this box's own files, whose word on a model goes before others'.
+        """
 
     def on_offer(self, target_id: str, offer: Offer) -> None:
         """A device of this box has a variant loaded, warm and measured."""

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from scheduler.core.outcomes import Outcome
-from scheduler.core.requests import LOWEST_PRIORITY
+from scheduler.core.requests import LOWEST_PRIORITY, RequestClass
 from scheduler.core.targets import TargetState
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
@@ -217,7 +217,7 @@ class Feeder:
             specs, body = task.inputs
             submissions.append(
                 Submission(
-                    task.kind,
+                    self._exact(task.kind),
                     specs,
                     body,
                     min(task.due_ns + ahead_ns, latest_ns),
@@ -236,6 +236,11 @@ class Feeder:
             if task.where is Where.FED:
                 task.request_id = request_id
                 self._fed[request_id] = task
+
+    def _exact(self, kind: RequestClass) -> RequestClass:
+        """A task has time: its inputs are not made smaller because a run of it would be late."""
+        card = self._driver.catalog.cards.get(kind.model)
+        return kind._replace(exact=True) if card is not None and card.approximates else kind
 
     def _answered(self, task: Waiting, answer: Answer) -> None:
         """A request for a task has ended, which need not be the end of the task."""
@@ -356,4 +361,5 @@ def _header_of(task: Waiting, answer: Answer) -> dict[str, Any]:
         "batch": answer.batch,
         "out": [[n, d, [1, *s]] for n, d, s in specs] if task.has_batch else specs,
         "timing": list(answer.timing_ns),
+        **({"notes": dict(answer.notes)} if answer.notes else {}),
     }

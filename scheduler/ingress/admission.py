@@ -10,7 +10,13 @@ from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import Overloaded, Unavailable
 from scheduler.ingress.quotas import Quotas
-from scheduler.ingress.request_header import RequestShape, RequestShapes, in_order, urgency
+from scheduler.ingress.request_header import (
+    RequestShape,
+    RequestShapes,
+    checked_exact,
+    in_order,
+    urgency,
+)
 from scheduler.ingress.statistics import Statistics
 from scheduler.tenants import ANYONE, OWNER, Tenant
 from scheduler.wire import Body, Header, checked_budget_ns
@@ -60,8 +66,7 @@ class Admission:
         """
         counted = tenant.name not in _UNCOUNTED
         if counted:
-            tenant.check_scope("infer")
-            tenant.check_model(str(header.get("model")))
+            self.check(header, tenant)
         budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_budget_ns)
         shape = self._shapes.of(header)
         model, variant = shape.kind.model, shape.kind.variant
@@ -72,6 +77,8 @@ class Admission:
             raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
         specs, body = _as_one_item(shape, header["in"], body)
         kind = shape.kind._replace(local=True) if forwarded else shape.kind
+        if "exact" in header and checked_exact(header) and self._approximates(model):
+            kind = kind._replace(exact=True)
         now_ns = self._driver.clock_ns()
         size = len(body)
         if counted:
@@ -89,6 +96,19 @@ class Admission:
         return Submission(
             kind, specs, body, now_ns + budget_ns, priority, weight, late, ended, budget_ns
         )
+
+    def check(self, header: Header, tenant: Tenant) -> None:
+        """Nothing, where a tenant may ask for a model.
+
+        Raises:
+            Forbidden: The tenant may not ask for that.
+            ModelNotFound: The model is not there for this tenant.
+        """
+        tenant.check_scope("infer")
+        tenant.check_model(str(header.get("model")))
+
+    def _approximates(self, model: str) -> bool:
+        return self._driver.catalog.cards[model].approximates
 
     @property
     def most_bytes(self) -> int:

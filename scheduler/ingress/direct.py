@@ -39,11 +39,12 @@ class DirectDoor:
         priority: int = DEFAULT_PRIORITY,
         weight: float = 1.0,
         accept_late: bool = False,
+        exact: bool = False,
     ) -> Result:
         """Waits for one inference; arguments and errors are those of `scheduler.Client.infer`."""
         future: Future[Result] = Future()
         call = infer_call(
-            0, future, model, inputs, deadline_ms, variant, priority, weight, accept_late
+            0, future, model, inputs, deadline_ms, variant, priority, weight, accept_late, exact
         )
         body = memoryview(b"".join(call.buffers))
         self._loop.call_soon_threadsafe(self._submit, call.header, body, call.deadline_ns, future)
@@ -77,5 +78,6 @@ def _end(future: Future[Result], answer: Answer) -> None:
             answer.offer.runtime,
             answer.batch,
             Timing(*answer.timing_ns),
+            dict(answer.notes),
         )
     )

@@ -14,6 +14,7 @@ from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native_connection import NativeConnection
+from scheduler.ingress.restoring import Restorer
 from scheduler.ingress.task_door import TaskDoor
 from scheduler.tenants import Access
 from scheduler.wire import FrameLimits
@@ -68,6 +69,7 @@ class NativeDoor:
         tasks: Takes what concerns durable tasks; None where none are kept.
         neighbours: Takes what other boxes say; None where there are none.
         shelf: Gives model files to other boxes; None for not.
+        restorer: Undoes what was done to inputs for a slow link.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class NativeDoor:
         self.tasks: TaskDoor | None = None
         self.neighbours: Neighbours | None = None
         self.shelf: ModelShelf | None = None
+        self.restorer = Restorer(driver.catalog, rules.frames.body_bytes)
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
@@ -150,5 +153,6 @@ class NativeDoor:
 
     def close(self) -> None:
         """Closes every connection once what was written is out."""
+        self.restorer.close()
         for connection in list(self._connections):
             connection.close()

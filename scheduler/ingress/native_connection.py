@@ -20,7 +20,9 @@ from scheduler.errors import (
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
 from scheduler.ingress.request_header import id_of
+from scheduler.ingress.restoring import Restored
 from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
+from scheduler.result import with_restoring
 from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
 from scheduler.tenants import ANYONE, OWNER, Tenant
 from scheduler.wire import VERSION, Body, FrameReader, Header, allocate, encode
@@ -51,6 +53,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._held_bytes = 0
         self._is_box = False
+        self._restoring: dict[int, object] = {}
 
     # -- asyncio.BufferedProtocol
 
@@ -150,11 +153,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         if not self._known:
             self._take_hello(header)
         elif kind == "infer":
-            submissions.append(self._take_infer(header, body))
+            if "enc" in header:
+                self._take_encoded(header, body)
+            else:
+                submissions.append(self._take_infer(header, body))
         elif kind == "cancel":
-            request_id = self._ids.get(id_of(header))
-            if request_id is not None:
-                self._intake.cancel(request_id)
+            self._cancel(id_of(header))
         elif kind in TASK_MESSAGES:
             self._take_task(header, body)
         elif kind in SHELF_MESSAGES and self._door.shelf is not None:
@@ -163,6 +167,13 @@ class NativeConnection(asyncio.BufferedProtocol):
         else:
             value = self._take_question(kind, header)
             self._say({"t": "reply", "id": header.get("id"), "value": value})
+
+    def _cancel(self, client_id: int) -> None:
+        if self._restoring.pop(client_id, None) is not None:
+            del self._ids[client_id]
+            self._say_error(client_id, "cancelled", "the caller cancelled", {})
+        elif (request_id := self._ids.get(client_id)) is not None:
+            self._intake.cancel(request_id)
 
     def _take_task(self, header: Header, body: Body | None) -> None:
         if self._door.tasks is None:
@@ -228,7 +239,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             "header_bytes": rules.frames.header_bytes,
             "body_bytes": rules.frames.body_bytes,
         }
-        self._say({"t": "welcome", "v": VERSION, "site": rules.site, "limits": limits})
+        welcome = {"t": "welcome", "v": VERSION, "site": rules.site, "limits": limits}
+        self._say({**welcome, "encodings": self._door.restorer.undone})
         if self._door.closing:
             self.say_goodbye()
 
@@ -240,27 +252,58 @@ class NativeConnection(asyncio.BufferedProtocol):
                 return tenant
         return access.by_token(token if isinstance(token, str) else None)
 
-    def _take_infer(self, header: Header, body: Body | None) -> Submission:
-        client_id = id_of(header)
-        if client_id in self._ids:
-            raise InvalidInput(f"id {client_id} is in flight on this connection already")
-        if self._door.closing:
-            raise Unavailable("the box is shutting down")
+    def _take_infer(self, header: Header, body: Body | None, restore_ns: int = 0) -> Submission:
+        client_id = self._checked_new_id(header)
 
         def reply(answer: Answer) -> None:
-            self._answer(client_id, answer)
+            self._answer(client_id, answer, restore_ns)
 
         tenant = self._tenant_of(header)
-        if self._is_box and self._door.neighbours is not None:
-            self._door.neighbours.check_room()
         submission = self._door.admission.submission(header, body, tenant, reply, self._is_box)
         self._ids[client_id] = None
         self._new_ids.append(client_id)
         return submission
 
+    def _checked_new_id(self, header: Header) -> int:
+        client_id = id_of(header)
+        if client_id in self._ids:
+            raise InvalidInput(f"id {client_id} is in flight on this connection already")
+        if self._door.closing:
+            raise Unavailable("the box is shutting down")
+        if self._is_box and self._door.neighbours is not None:
+            self._door.neighbours.check_room()
+        return client_id
+
+    def _take_encoded(self, header: Header, body: Body | None) -> None:
+        """A request whose inputs were made smaller for a slow link; it goes on when they are back.
+
+        Until then it is held like any other.
+        """
+        client_id = self._checked_new_id(header)
+        self._door.admission.check(header, self._tenant_of(header))
+        ticket = object()
+
+        def ended(restored: Restored | LaxityError) -> None:
+            if self._restoring.get(client_id) is not ticket or self._transport is None:
+                return  # cancelled, or the client is gone
+            del self._restoring[client_id], self._ids[client_id]
+            try:
+                if isinstance(restored, LaxityError):
+                    raise restored
+                self._submit([self._take_infer(*restored)])
+            except LaxityError as error:
+                self._say_error(client_id, error.code, str(error), error.detail)
+            finally:
+                self._door.flush()
+
+        free_bytes = self._driver.core.limits.bytes - self._door.reading_bytes
+        self._door.restorer.begin(header, body, free_bytes, ended)
+        self._ids[client_id] = None
+        self._restoring[client_id] = ticket
+
     # -- writing
 
-    def _answer(self, client_id: int, answer: Answer) -> None:
+    def _answer(self, client_id: int, answer: Answer, restore_ns: int = 0) -> None:
         self._ids.pop(client_id, None)
         if answer.outputs is None or answer.offer is None:
             self._say_error(client_id, answer.outcome.value, answer.reason, dict(answer.detail))
@@ -279,6 +322,9 @@ class NativeConnection(asyncio.BufferedProtocol):
         }
         if answer.notes:
             header["notes"] = answer.notes
+        if restore_ns:
+            header["restore_ns"] = restore_ns
+            header["timing"] = with_restoring(answer.timing_ns, restore_ns)
         self._write(encode(header, (body,)))
 
     @property

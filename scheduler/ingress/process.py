@@ -110,6 +110,7 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
         doors.compat,
         doors.items,
         config.log.level,
+        config.limits.body_mb * 10**6,
     )
     door = _door(spec, config, service, load_access(config.token_file, config.tenants_file))
     await door.open()

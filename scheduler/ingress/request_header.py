@@ -112,3 +112,15 @@ def urgency(header: Header) -> tuple[int, float, bool]:
     if type(late) is not bool:
         raise InvalidInput(f"late is true or false, not {late!r}")
     return priority, float(weight), late
+
+
+def checked_exact(header: Header) -> bool:
+    """Whether an answer must be one to the very inputs of the request.
+
+    Raises:
+        InvalidInput: It is neither true nor false.
+    """
+    exact = header["exact"]
+    if type(exact) is not bool:
+        raise InvalidInput(f"exact is true or false, not {exact!r}")
+    return exact

@@ -111,11 +111,19 @@ class Decoder:
         return self._classes[_natural(value)] if type(value) is int else self._named_class(*value)
 
     def _named_class(
-        self, model: Any, variant: Any, shapes: Any, alone: Any = None, local: Any = False
+        self,
+        model: Any,
+        variant: Any,
+        shapes: Any,
+        alone: Any = None,
+        local: Any = False,
+        exact: Any = False,
     ) -> RequestClass:
         sizes = tuple(tuple(checked(size, int) for size in shape) for shape in shapes)
         name = None if variant is None else checked(variant, str)
-        return RequestClass(checked(model, str), name, sizes, alone, checked(local, bool))
+        return RequestClass(
+            checked(model, str), name, sizes, alone, checked(local, bool), checked(exact, bool)
+        )
 
     def _id(self, back: Any) -> int:
         return self._last_id - int(checked(back, int))
@@ -175,7 +183,15 @@ class Decoder:
     # -- commands
 
     def _dispatch(
-        self, run: Any, target: Any, model: Any, variant: Any, ids: Any, start: Any, reason: Any
+        self,
+        run: Any,
+        target: Any,
+        model: Any,
+        variant: Any,
+        ids: Any,
+        start: Any,
+        reason: Any,
+        form: Any = "",
     ) -> Dispatch:
         text = self._text
         return Dispatch(
@@ -186,6 +202,7 @@ class Decoder:
             tuple([self._id(back) for back in ids]),
             self._at_ns + checked(start, int),
             text(reason),
+            text(form),
         )
 
     def _finish(

@@ -146,7 +146,7 @@ class Encoder:
             return tuple(kind)
         self._classes[kind] = number
         # What most classes leave as it is, is left out, as it was before there was such a thing.
-        self._new.append(self._pack((CLASS, *(kind if kind.local else kind[:3]))))
+        self._new.append(self._pack((CLASS, *(kind if kind.local or kind.exact else kind[:3]))))
         return number
 
     # -- events
@@ -201,7 +201,7 @@ class Encoder:
 
     def _dispatch(self, command: Dispatch) -> Any:
         last_id, text = self.last_id, self._text
-        return (
+        told = (
             DISPATCH,
             command.run_id,
             text(command.target_id),
@@ -211,6 +211,7 @@ class Encoder:
             command.latest_start_ns - self._at_ns,
             text(command.reason),
         )
+        return (*told, text(command.form)) if command.form else told
 
     def _finish(self, command: Finish) -> Any:
         told = (

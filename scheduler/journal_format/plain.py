@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from scheduler.core.forms import Form
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec, Tensors
@@ -51,7 +52,9 @@ def plain_offer(offer: Offer) -> dict[str, Any]:
 
 def plain_target(spec: TargetSpec) -> dict[str, Any]:
     """A target's fields by name."""
-    return {**_named_fields(spec), "offers": [plain_offer(offer) for offer in spec.offers]}
+    named = {**_named_fields(spec), "offers": [plain_offer(offer) for offer in spec.offers]}
+    named["forms"] = [_named_fields(form) for form in spec.forms]
+    return named
 
 
 # -- reading
@@ -119,9 +122,13 @@ def target_from(named: Any) -> TargetSpec:
     """The target with these fields; raises some of `BROKEN` where there is none."""
     for name, kind in (("id", str), ("slots", int), ("lead_ns", int)):
         checked(named[name], kind)
-    offers = tuple(map(offer_from, named["offers"]))
-    too_large = tuple(_tensors(*each) for each in named.get("too_large", ()))
-    return TargetSpec(**{**_frozen(named), "offers": offers, "too_large": too_large})
+    given = {
+        **_frozen(named),
+        "offers": tuple(map(offer_from, named["offers"])),
+        "too_large": tuple(_tensors(*each) for each in named.get("too_large", ())),
+        "forms": tuple(Form(**form) for form in named.get("forms", ())),
+    }
+    return TargetSpec(**given)
 
 
 def _tensors(model: Any, shapes: Any) -> Tensors:

@@ -136,6 +136,7 @@ class Asked:
         weight: float = 1.0,
         late: bool = False,
         variant: str | None = None,
+        exact: bool = False,
     ) -> None:
         self.id = 0
         self.x = x
@@ -143,7 +144,7 @@ class Asked:
         self.done = asyncio.Event()
         specs, buffers = pack_tensors({"x": x})
         self.submission = Submission(
-            RequestClass("m", variant, (x.shape,)),
+            RequestClass("m", variant, (x.shape,), exact=exact),
             specs,
             memoryview(b"".join(buffers)),
             box.driver.clock_ns() + int(deadline_ms * 1e6),

@@ -306,6 +306,21 @@ def test_an_answer_with_notes_is_passed_on_with_them_and_not_kept() -> None:
     run(scene)
 
 
+def test_who_wants_an_exact_answer_does_not_wait_for_one_that_may_not_be() -> None:
+    async def scene(box: Box) -> None:
+        box.holds = True
+        loose, exact, another = box.ask([1]), box.ask([1], exact=True), box.ask([1])
+        assert [box.ran, box.counts["held"]] == [0, 3]
+        box.holds = False
+        await finish_all(box, loose, exact, another)
+        assert box.ran == 2
+        assert [await a.target() for a in (exact, another)] == ["cpu:0", "cache (running)"]
+        # What is kept came about from the very inputs, and is good for everybody.
+        assert await box.ask([1], exact=True).target() == "cache"
+
+    run(scene)
+
+
 def test_draining_answers_all_who_wait() -> None:
     async def scene(box: Box) -> None:
         box.holds = True
@@ -363,6 +378,7 @@ def test_a_near_frame_gets_the_answer_and_is_told_so() -> None:
         # What was answered so is nobody's measure: the bound holds against the frame that ran.
         assert await box.ask(frame + np.float32(0.018)).target() == "cpu:0"
         assert box.counts["hits"]["near"] == 1
+        assert await box.ask(frame + np.float32(0.001), exact=True).target() == "cpu:0"
 
     run(scene, rules=CacheRules(near=NearRules(0.01, ttl_s=60)))
 

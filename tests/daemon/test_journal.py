@@ -30,6 +30,7 @@ from scheduler.core.events import (
     TargetUp,
     Woken,
 )
+from scheduler.core.forms import Form
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
@@ -101,6 +102,7 @@ OFFERS = built(
     ).map(lambda ladder: {1: (7,), **ladder}),
     energy_uj=st.dictionaries(st.integers(1, 64), st.integers(0, 10**9), max_size=2),
 )
+FORMS = built(Form, name=st.text(min_size=1), share=st.floats(0.01, 1), byte_ns=st.floats(0, 9))
 SPECS = built(
     TargetSpec,
     slots=st.integers(3, 9),
@@ -109,6 +111,7 @@ SPECS = built(
     cost_per_s=st.floats(0, 9),
     cost_per_kwh=st.floats(0, 9),
     offers=st.lists(OFFERS, max_size=2).map(tuple),
+    forms=st.lists(FORMS, max_size=2).map(tuple),
 )
 COMMANDS = st.one_of(
     built(Dispatch),

@@ -84,7 +84,9 @@ def test_a_box_whose_cable_is_cut_goes_on_alone_and_so_do_the_others(
         with boxes.cut_off(cut):
             end_s = time.monotonic() + CUT_S
             seconds_until(lambda: boxes.status(cut)["neighbours"]["alone"], PATIENCE_S)
-            seconds_until(lambda: all(boxes.states(n)[NAMES[cut]] != "up" for n in others), PATIENCE_S)
+            seconds_until(
+                lambda: all(boxes.states(n)[NAMES[cut]] != "up" for n in others), PATIENCE_S
+            )
             assert not any(boxes.status(other)["neighbours"]["alone"] for other in others)
             assert "serves its own callers alone" in boxes.laxity(cut, "status")
             assert any("going on alone" in line for line in boxes.agents[cut].lines)

@@ -21,6 +21,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
+from scheduler.encodings.codec import restoration
+from scheduler.encodings.text import encoding_from
 from scheduler.errors import InvalidInput, ProtocolError
 from scheduler.ingress.grpc.messages import parsed as parsed_message
 from scheduler.ingress.http.coding import decoded
@@ -197,10 +199,20 @@ def journal(data: bytes) -> None:
             decoder.record(value)
 
 
+def jpeg(data: bytes) -> None:
+    """An image in the place of an input whose size is free, and a text in that of its encoding."""
+    text = "jpeg;layout=NHWC;scale=0.25,1,2;offset=0"
+    with contextlib.suppress(InvalidInput):
+        found = restoration("x", text, [data], "float32", (None, None, 3), 1 << 20).run()
+        assert found.nbytes <= 1 << 20
+    with contextlib.suppress(InvalidInput):
+        encoding_from(data.decode("latin-1"))
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(frames, native, http, http_infer, http_json, http_coding),
-        *(grpc_infer, deadlines, bytes_tensor, journal),
+        *(grpc_infer, deadlines, bytes_tensor, journal, jpeg),
     )
 }

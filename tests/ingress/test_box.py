@@ -18,7 +18,7 @@ async def told_ms(deadline_ms: float, way_out_ms: float) -> float:
     for _ in range(200):
         box.way_out.observe(int(way_out_ms * 1e6))
     inputs = {"x": np.zeros(1, np.float32)}
-    call = box.call("noop", inputs, deadline_ms, None, None, False, ANYONE, lambda _: None)
+    call = box.call("noop", inputs, deadline_ms, None, None, False, False, ANYONE, lambda _: None)
     return (call.deadline_ns - call.submitted_ns) / 1e6
 
 

@@ -74,6 +74,7 @@ def with_door(
             "laxity",
             LIMITS.items,
             "info",
+            LIMITS.body_bytes,
             no_orders=no_orders,
         )
         try:

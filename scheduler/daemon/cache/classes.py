@@ -49,7 +49,7 @@ class CacheClass:
         self.outputs: dict[str, TensorSpec] = {s.name: s for s in card.signature.outputs}
         self.variants = frozenset(card.variants if kind.variant is None else (kind.variant,))
         self.near: NearFrames | None = None
-        if rules.near is not None:
+        if rules.near is not None and not kind.exact:
             ((_, dtype, shape),) = specs
             self.near = NearFrames(rules.near, dtype, tuple(shape))
         question = [FORMAT, kind.model, card.digest, kind.variant, specs]

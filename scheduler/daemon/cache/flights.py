@@ -88,7 +88,8 @@ class Flight:
         """Whether another request loses nothing by waiting for this one.
 
         It would where this one may be served later than the other could: a later deadline,
-        lower priority or weight, or a run that goes on after the deadline.
+        lower priority or weight, a run that goes on after the deadline, or inputs that may be
+        made smaller.
         """
         own = self.submission
         return (
@@ -96,6 +97,7 @@ class Flight:
             and own.priority <= other.priority
             and own.weight >= other.weight
             and (other.accept_late or not own.accept_late)
+            and (own.kind.exact or not other.kind.exact)
         )
 
     def add(self, held: Held) -> None:

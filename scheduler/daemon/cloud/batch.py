@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.core.commands import Dispatch
-from scheduler.daemon.cloud.endpoint import Inference
-from scheduler.daemon.cloud.tensors import CloudModel, stacked
+from scheduler.daemon.cloud.endpoint import Inference, Inferred
+from scheduler.daemon.cloud.tensors import CloudModel, stacked, with_shrunk
 from scheduler.daemon.submission import Submission
+from scheduler.daemon.ways.shrinking import Shrunk
 
 _LEAST_TIMEOUT_S = 1e-3
 
@@ -24,6 +25,7 @@ class SentBatch:
         sent_ns: When it was sent.
         in_flight: How many batches were there then, itself included.
         patience_ns: How long it should take at most, going by what others took.
+        shrunk: Its inputs in a smaller form; None where they go as they are.
         task: Carries it.
         timer: Goes off when it is overdue.
     """
@@ -35,6 +37,7 @@ class SentBatch:
     patience_ns: int
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
+    shrunk: Shrunk | None = None
 
     @property
     def id(self) -> int:
@@ -58,12 +61,30 @@ class SentBatch:
             return max(left_s, late_s)
         return max(left_s, _LEAST_TIMEOUT_S)
 
+    async def shrink(self, model: CloudModel) -> None:
+        """Makes its inputs smaller, if they are to be; those that don't fit go as they are."""
+        if self.dispatch.form:
+            self.shrunk = await model.shrinking.shrunk(self.dispatch.form, self.requests)
+
+    def learn(self, model: CloudModel, inferred: Inferred) -> tuple[int, int]:
+        """What went of its tensors, in bytes, and how long making them smaller took and undoing."""
+        if self.shrunk is None:
+            return self.size_bytes, 0
+        work_ns = self.shrunk.took_ns + inferred.restore_ns
+        model.shrinking.learn(self.dispatch.form, self.size_bytes, inferred.sent, work_ns)
+        return inferred.sent, work_ns
+
     def inference(self, model: CloudModel, timeout_s: float, back_ns: int) -> Inference:
         """What is asked of the server, whose answer needs so long for the way back."""
+        if self.shrunk is not None:
+            timeout_s = max(_LEAST_TIMEOUT_S, timeout_s - self.shrunk.took_ns / 1e9)
         wanted = [spec.name for spec in model.card.signature.outputs]
         there_s = timeout_s - min(back_ns / 1e9, timeout_s / 2)
         inputs = stacked(model, self.requests)
-        return Inference(model.remote, model.version, inputs, wanted, timeout_s, there_s)
+        if self.shrunk is not None:
+            inputs = with_shrunk(inputs, self.shrunk)
+        exact = model.knows_exact and self.requests[0].kind.exact
+        return Inference(model.remote, model.version, inputs, wanted, timeout_s, there_s, exact)
 
     def stop(self) -> None:
         """Waits no longer for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from scheduler.errors import LaxityError
@@ -98,12 +98,14 @@ class InputTensor(NamedTuple):
         datatype: The protocol's.
         shape: Its sizes.
         parts: Its bytes, in as many parts as they lie in.
+        encoding: What the server has to undo, as text; empty for nothing.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     parts: Sequence[Any]
+    encoding: str = ""
 
     @property
     def size(self) -> int:
@@ -130,6 +132,7 @@ class Inference:
         outputs: The names of the outputs that are wanted.
         timeout_s: When the answer has to be here, from now.
         there_s: When it has to leave there, from now.
+        exact: Whether the answer must be one to these very inputs; said to who understands it.
     """
 
     model: str
@@ -138,6 +141,7 @@ class Inference:
     outputs: Sequence[str]
     timeout_s: float
     there_s: float
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +153,16 @@ class Inferred:
         sent: How many bytes went.
         received: How many came.
         there_ns: How long the server says that it took; None where it says nothing.
+        restore_ns: How much of that it needed to undo the encodings of inputs.
+        notes: What it says of how the outputs came about.
     """
 
     outputs: Mapping[str, OutputTensor]
     sent: int
     received: int
     there_ns: int | None
+    restore_ns: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Endpoint(Protocol):
@@ -162,6 +170,9 @@ class Endpoint(Protocol):
 
     async def live(self, timeout_s: float) -> None:
         """Returns when the server has answered something small that costs nothing."""
+
+    async def extensions(self, timeout_s: float) -> frozenset[str]:
+        """What the server understands beyond the protocol."""
 
     async def model(self, name: str, timeout_s: float) -> RemoteModel:
         """Describes a model."""
@@ -176,7 +187,15 @@ class Endpoint(Protocol):
         """Hangs up."""
 
 
-def there_ns(parameters: Mapping[str, Any]) -> int | None:
-    """How long a laxity box says that it took; no other server says so."""
-    total_us = parameters.get("total_us")
-    return int(total_us) * 1000 if isinstance(total_us, int | float) else None
+def said_by_laxity(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What a laxity box says of an answer and no other server does: fields of `Inferred`."""
+    restore_us, shrunk = parameters.get("restore_us"), parameters.get("shrunk")
+    return {
+        "there_ns": _ns(parameters.get("total_us")),
+        "restore_ns": _ns(restore_us) or 0,
+        "notes": {"shrunk": shrunk} if isinstance(shrunk, str) else {},
+    }
+
+
+def _ns(us: Any) -> int | None:
+    return int(us) * 1000 if isinstance(us, int | float) else None

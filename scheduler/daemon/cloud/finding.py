@@ -17,6 +17,8 @@ from scheduler.daemon.cloud.tensors import CloudModel, agreed, split, stacked
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
+from scheduler.encodings.codec import accepted
+from scheduler.encodings.text import ENCODING_EXTENSION
 from scheduler.wire import body_bytes
 from workers.link import ModelCard
 
@@ -79,8 +81,9 @@ class Finder:
         for _ in range(_PROBES):
             await self.probe(self._config.timeout_s)
         found = Found()
+        undone = await self._undone(cards)
         for card in cards.values():
-            model = await self._model(card, found)
+            model = await self._model(card, found, undone)
             if model is not None:
                 latencies = Latencies(model, known.get(card.name, {}))
                 await self._measure(latencies)
@@ -112,7 +115,8 @@ class Finder:
             await asyncio.sleep(pause.next_ns() / 1e9)
             for card in missing():
                 try:
-                    model = await self._model(card, Found())
+                    undone = await self._undone({card.name: card})
+                    model = await self._model(card, Found(), undone)
                     if model is None:
                         continue
                     latencies = Latencies(model, {})
@@ -122,8 +126,12 @@ class Finder:
                 pause.reset()
                 on_found({card.name: latencies})
 
-    async def probe(self, timeout_s: float) -> None:
+    async def probe(self, timeout_s: float, alone: bool = True) -> None:
         """Measures a round trip.
+
+        Args:
+            timeout_s: How long it may take.
+            alone: Whether nothing large is on its way, or else it tells only that there is one.
 
         Raises:
             RemoteError: No answer came.
@@ -136,15 +144,32 @@ class Finder:
                 self._meter.lost()
                 raise
             # A server that has no such question has answered all the same.
-        self._meter.round_trip(time.monotonic_ns() - started_ns)
+        if alone:
+            self._meter.round_trip(time.monotonic_ns() - started_ns)
 
-    async def _model(self, card: ModelCard, found: Found) -> CloudModel | None:
+    async def _undone(self, cards: Mapping[str, ModelCard]) -> frozenset[str]:
+        """The names of the encodings of inputs that this box makes and the server undoes."""
+        if not any(card.approximates for card in cards.values()):
+            return frozenset()
+        if self._config.encoding == "json":  # which has no place for what is encoded
+            return frozenset()
+        try:
+            said = await self._endpoint.extensions(self._config.timeout_s)
+        except RemoteError as error:
+            if error.fault in (Fault.UNREACHABLE, Fault.SILENT):
+                raise
+            return frozenset()  # one that has no such question
+        return frozenset(name for name in accepted() if ENCODING_EXTENSION + name in said)
+
+    async def _model(
+        self, card: ModelCard, found: Found, undone: frozenset[str]
+    ) -> CloudModel | None:
         name = self._config.remote_name(card.name)
         if name is None:
             return None
         try:
             there = await self._endpoint.model(name, self._config.timeout_s)
-            return agreed(card, there, self._config.max_batch)
+            return agreed(card, there, self._config.max_batch, undone)
         except RemoteError as error:
             if error.fault is not Fault.GONE:
                 raise

@@ -18,7 +18,7 @@ from scheduler.daemon.cloud.endpoint import (
     RemoteError,
     RemoteModel,
     RemoteTensor,
-    there_ns,
+    said_by_laxity,
 )
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -57,6 +57,7 @@ _UNAVAILABLE_FOR_ONE = {
     "Request timeout expired": Fault.EXPIRED,
 }
 """What Triton (2.51.0) answers with UNAVAILABLE although it is there and takes other requests."""
+_TOLD = ("total_us", "restore_us", "shrunk")
 
 Dial = Callable[[list[tuple[str, int]]], grpc.aio.Channel]
 
@@ -89,6 +90,11 @@ class GrpcEndpoint:
             pb.ServerLiveRequest.SerializeToString,
             pb.ServerLiveResponse.FromString,
         )
+        self._server = channel.unary_unary(
+            f"{_SERVICE}ServerMetadata",
+            pb.ServerMetadataRequest.SerializeToString,
+            pb.ServerMetadataResponse.FromString,
+        )
         self._model = channel.unary_unary(
             f"{_SERVICE}ModelMetadata",
             pb.ModelMetadataRequest.SerializeToString,
@@ -98,6 +104,11 @@ class GrpcEndpoint:
     async def live(self, timeout_s: float) -> None:
         """Asks `ServerLive`; see `Endpoint`."""
         await self._call(self._live, pb.ServerLiveRequest(), timeout_s)
+
+    async def extensions(self, timeout_s: float) -> frozenset[str]:
+        """Asks `ServerMetadata`; see `Endpoint`."""
+        said = await self._call(self._server, pb.ServerMetadataRequest(), timeout_s)
+        return frozenset(said.extensions)
 
     async def model(self, name: str, timeout_s: float) -> RemoteModel:
         """Asks `ModelMetadata`; see `Endpoint`."""
@@ -119,10 +130,9 @@ class GrpcEndpoint:
             output.name: OutputTensor(output.datatype, tuple(output.shape), memoryview(raw))
             for output, raw in zip(response.outputs, raws, strict=True)
         }
-        said = response.parameters.get("total_us")
         received = sum(len(output.raw) for output in outputs.values())
-        spent_us = {} if said is None else {"total_us": said.int64_param}
-        return Inferred(outputs, len(message), received, there_ns(spent_us))
+        said = {n: _value(response.parameters[n]) for n in _TOLD if n in response.parameters}
+        return Inferred(outputs, len(message), received, **said_by_laxity(said))
 
     async def _call(
         self, method: Callable[..., Awaitable[Any]], message: Any, timeout_s: float
@@ -166,8 +176,12 @@ def request_bytes(inference: Inference) -> bytes:
     """
     message = pb.ModelInferRequest(model_name=inference.model, model_version=inference.version)
     message.parameters["timeout"].int64_param = max(1, int(inference.there_s * 1e6))
+    if inference.exact:
+        message.parameters["exact"].bool_param = True
     for tensor in inference.inputs:
-        message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        added = message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        if tensor.encoding:
+            added.parameters["encoding"].string_param = tensor.encoding
     for name in inference.outputs:
         message.outputs.add(name=name)
     fields = [message.SerializeToString()]
@@ -185,6 +199,10 @@ def _varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
+
+
+def _value(said: Any) -> Any:
+    return getattr(said, said.WhichOneof("parameter_choice") or "string_param")
 
 
 async def _said(call: Awaitable[Any]) -> Any:

@@ -77,6 +77,12 @@ class HttpEndpoint:
         """Asks `/v2/health/live`; see `Endpoint`."""
         await self._ask("GET", "/health/live", timeout_s)
 
+    async def extensions(self, timeout_s: float) -> frozenset[str]:
+        """Asks `/v2`; see `Endpoint`."""
+        _, body = await self._ask("GET", "", timeout_s)
+        said = json_object(body).get("extensions")
+        return frozenset(map(str, said)) if isinstance(said, list) else frozenset()
+
     async def model(self, name: str, timeout_s: float) -> RemoteModel:
         """Asks `/v2/models/NAME`, and `/v2` how tensors go; see `Endpoint`."""
         if self._asks:
@@ -102,13 +108,11 @@ class HttpEndpoint:
     async def _takes_bytes(self, timeout_s: float) -> bool:
         """Whether the server lists the extension by which tensors go as bytes."""
         try:
-            _, body = await self._ask("GET", "", timeout_s)
+            return BINARY_EXTENSION in await self.extensions(timeout_s)
         except RemoteError as error:
             if error.fault in (Fault.GONE, Fault.INVALID):
                 return False  # it does not describe itself, so it lists nothing
             raise
-        extensions = json_object(body).get("extensions")
-        return isinstance(extensions, list) and BINARY_EXTENSION in extensions
 
     async def _ask(
         self,

@@ -16,7 +16,7 @@ from scheduler.daemon.cloud.endpoint import (
     OutputTensor,
     RemoteError,
     RemoteTensor,
-    there_ns,
+    said_by_laxity,
 )
 from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.datatypes import NATIVE, from_list
@@ -30,11 +30,13 @@ BINARY_EXTENSION = "binary_tensor_data"
 
 def binary_request(inference: Inference) -> tuple[Mapping[str, str], bytes]:
     """Headers and body of a request with its tensors as bytes, which are copied once."""
-    said = _request(
-        inference,
-        [{"parameters": {"binary_data_size": tensor.size}} for tensor in inference.inputs],
-        is_binary=True,
-    )
+    described = []
+    for tensor in inference.inputs:
+        own: dict[str, Any] = {"binary_data_size": tensor.size}
+        if tensor.encoding:
+            own["encoding"] = tensor.encoding
+        described.append({**_described(tensor), "parameters": own})
+    said = _request(inference, described, is_binary=True)
     parts = [part for tensor in inference.inputs for part in tensor.parts]
     headers = {HEADER_LENGTH: str(len(said)), "Content-Type": "application/octet-stream"}
     return headers, b"".join([said, *parts])
@@ -46,19 +48,23 @@ def json_request(inference: Inference) -> tuple[Mapping[str, str], bytes]:
     Raises:
         RemoteError: A value is not finite, which JSON can't say.
     """
-    data = [{"data": _values(tensor)} for tensor in inference.inputs]
-    return {"Content-Type": "application/json"}, _request(inference, data, is_binary=False)
+    described = [{**_described(tensor), "data": _values(tensor)} for tensor in inference.inputs]
+    headers = {"Content-Type": "application/json"}
+    return headers, _request(inference, described, is_binary=False)
 
 
-def _request(inference: Inference, more: list[dict[str, Any]], is_binary: bool) -> bytes:
-    described = [
-        {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape, **own}
-        for tensor, own in zip(inference.inputs, more, strict=True)
-    ]
+def _described(tensor: InputTensor) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+
+
+def _request(inference: Inference, inputs: list[dict[str, Any]], is_binary: bool) -> bytes:
+    parameters: dict[str, Any] = {"timeout": max(1, int(inference.there_s * 1e6))}
+    if inference.exact:
+        parameters["exact"] = True
     return orjson.dumps(
         {
-            "parameters": {"timeout": max(1, int(inference.there_s * 1e6))},
-            "inputs": described,
+            "parameters": parameters,
+            "inputs": inputs,
             "outputs": [
                 {"name": name, "parameters": {"binary_data": is_binary}}
                 for name in inference.outputs
@@ -103,7 +109,7 @@ def inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
                 offset += length
             outputs[output["name"]] = OutputTensor(output["datatype"], shape, raw)
         spent = said.get("parameters") or {}
-        return Inferred(outputs, sent, len(body), there_ns(spent))
+        return Inferred(outputs, sent, len(body), **said_by_laxity(spent))
     except (InvalidInput, KeyError, TypeError, ValueError, AttributeError):
         raise RemoteError(Fault.FAILED, f"answers {said!r:.200}, not outputs with data") from None
 

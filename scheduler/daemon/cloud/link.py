@@ -21,13 +21,14 @@ from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import LatencyFile
 from scheduler.daemon.cloud.pace import Pace
 from scheduler.daemon.cloud.standing import Standing
-from scheduler.daemon.cloud.tensors import split
+from scheduler.daemon.cloud.tensors import CloudModel, split
 from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.breaker import Breaker, BreakerState
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
+from scheduler.daemon.ways.shrinking import shrunk_note
 from workers.link import ModelCard, Packed
 
 log = structlog.get_logger()
@@ -158,6 +159,7 @@ class CloudLink:
             },
             "limit": self._standing.limit.value,
             "way": self._meter.describe(),
+            "shrunk": self._standing.describe_shrunk(),
             "spending": self._purse.describe(),
             "too_large": self._standing.too_large.describe(),
         }
@@ -213,9 +215,11 @@ class CloudLink:
         return self._breaker.state is BreakerState.OPEN
 
     async def _probe(self) -> None:
-        patience_s = self._pace.patience_s()
+        under_way = sum([run.size_bytes for run in self._runs.values()])
+        # On one connection it comes after all that is being sent, whose time is no round trip.
+        patience_s = self._pace.patience_s() + self._meter.byte_ns * under_way / 1e9
         try:
-            await self._finder.probe(patience_s)
+            await self._finder.probe(patience_s, alone=not self._meter.is_bulk(under_way))
         except RemoteError as error:
             if not self._is_open():
                 self._trip(f"no answer to a probe: {error}")
@@ -264,6 +268,7 @@ class CloudLink:
         self._close_if_spent()
         model = self._standing.latencies[run.dispatch.model].model
         try:
+            await run.shrink(model)
             inference = run.inference(model, timeout_s, self._meter.back_ns)
             inferred = await self._endpoint.infer(inference)
             results = split(model, inferred.outputs, len(run.requests))
@@ -275,28 +280,38 @@ class CloudLink:
             self._end(run)
             self._listener.on_failed(run.id, f"{self._id}: {error!r}")
         else:
-            self._came_back(run, inferred, list(results), timeout_s)
+            self._came_back(run, model, inferred, list(results), timeout_s)
 
     def _cost(self, requests: int, seconds: float) -> float:
         return self._config.cost_per_request * requests + self._config.cost_per_s * seconds
 
     def _came_back(
-        self, run: SentBatch, inferred: Inferred, results: list[Packed | str], timeout_s: float
+        self,
+        run: SentBatch,
+        model: CloudModel,
+        inferred: Inferred,
+        results: list[Packed | str],
+        timeout_s: float,
     ) -> None:
         now_ns = self._heard_ns = self._answered_ns = time.monotonic_ns()
-        took_ns, there_ns = now_ns - run.sent_ns, inferred.there_ns
+        size, work_ns = run.learn(model, inferred)
+        took_ns, there_ns = now_ns - run.sent_ns - work_ns, inferred.there_ns
+        if there_ns is not None:
+            there_ns = max(0, there_ns - inferred.restore_ns)
         self._end(run)
-        self._purse.refund(self._config.cost_per_s * max(0.0, timeout_s - took_ns / 1e9))
+        unused_s = timeout_s - (now_ns - run.sent_ns) / 1e9
+        self._purse.refund(self._config.cost_per_s * max(0.0, unused_s))
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
         if self._meter.carried(inferred.sent, inferred.received, way_ns):
             self._felt_ns = now_ns
-        left_ns = max(1, took_ns - self._meter.both_ways_ns(run.size_bytes))
-        count, model = len(run.requests), run.dispatch.model
+        left_ns = max(1, took_ns - self._meter.both_ways_ns(size))
         execute_ns = left_ns if there_ns is None else there_ns
-        self._standing.learn(model, count, left_ns, execute_ns, run.in_flight)
+        count = len(run.requests)
+        self._standing.learn(run.dispatch.model, count, left_ns, execute_ns, run.in_flight)
         self._pauses.reset()
         closed = self._breaker.succeeded()
-        self._listener.on_done(run.id, results, execute_ns)
+        notes = inferred.notes if run.shrunk is None else shrunk_note(run.dispatch)
+        self._listener.on_done(run.id, results, execute_ns, notes)
         if closed:
             log.info("cloud breaker closed", target=self._id)
             self._standing.open()

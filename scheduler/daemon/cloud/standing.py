@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import structlog
 
@@ -114,7 +115,9 @@ class Standing:
         now_ns = time.monotonic_ns()
         if now_ns - self._told_ns < _TELL_NS or self._breaker.state is BreakerState.OPEN:
             return
-        moved = self._meter.moved()
+        moved = self._meter.moved() or any(
+            each.model.shrinking.moved() for each in self.latencies.values()
+        )
         if not moved and now_ns - self._offered_ns >= _OFFER_NS:
             moved = any(each.moved() for each in self.latencies.values())
         if moved:
@@ -138,6 +141,11 @@ class Standing:
         for each in self.latencies.values():
             each.allow_all()
 
+    def describe_shrunk(self) -> list[dict[str, Any]]:
+        """What was made smaller on the way there, for people and programs."""
+        known = [each.model.shrinking for each in self.latencies.values()]
+        return [told for each in known for told in each.describe()]
+
     def _allowed(self) -> int:
         return self.limit.value if self._breaker.state is BreakerState.CLOSED else 1
 
@@ -159,4 +167,5 @@ class Standing:
             remote=True,
             transfer_ns=self._meter.transfer_ns(),
             too_large=self.too_large.tensors,
+            forms=tuple(f for each in self.latencies.values() for f in each.model.shrinking.forms),
         )

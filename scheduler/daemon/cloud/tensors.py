@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from scheduler.core.signature import DTYPES, TensorSpec
 from scheduler.daemon.cloud.endpoint import (
     Fault,
@@ -16,6 +18,8 @@ from scheduler.daemon.cloud.endpoint import (
     RemoteTensor,
 )
 from scheduler.daemon.submission import Submission
+from scheduler.daemon.ways.shrinking import Shrinking, Shrunk
+from scheduler.encodings.codec import Array
 from scheduler.ingress.oip.datatypes import DATATYPES
 from scheduler.wire import ALIGNMENT
 from workers.link import ModelCard, Packed
@@ -36,6 +40,8 @@ class CloudModel:
         version: The version that is asked for; empty for the server's choice.
         has_batch: Whether tensors there have a batch dimension.
         max_batch: The most items in one batch.
+        shrinking: The smaller forms of its inputs that the server undoes.
+        knows_exact: Whether the server understands that an answer must be exact.
     """
 
     card: ModelCard
@@ -44,10 +50,20 @@ class CloudModel:
     version: str
     has_batch: bool
     max_batch: int
+    shrinking: Shrinking
+    knows_exact: bool = False
 
 
-def agreed(card: ModelCard, there: RemoteModel, max_batch: int) -> CloudModel:
+def agreed(
+    card: ModelCard, there: RemoteModel, max_batch: int, undone: frozenset[str] = frozenset()
+) -> CloudModel:
     """How a model of the box is asked for at a server.
+
+    Args:
+        card: The model as the box knows it.
+        there: The same as the server describes it.
+        max_batch: The most items in one batch.
+        undone: The names of the encodings of inputs that the server undoes.
 
     Raises:
         ValueError: The server's model takes or gives something else; says what.
@@ -66,7 +82,11 @@ def agreed(card: ModelCard, there: RemoteModel, max_batch: int) -> CloudModel:
     shared = [name for name in card.variants if name in there.versions]
     variant = shared[0] if shared else (there.versions[-1] if there.versions else UNNAMED)
     most = min(card.max_batch, max_batch) if batched and all(free) else 1
-    return CloudModel(card, there.name, variant, variant if shared else "", batched, most)
+    version = variant if shared else ""
+    shrinking = Shrinking(card, undone)
+    return CloudModel(
+        card, there.name, variant, version, batched, most, shrinking, knows_exact=bool(undone)
+    )
 
 
 def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
@@ -104,6 +124,24 @@ def stacked(model: CloudModel, batch: Sequence[Submission]) -> list[InputTensor]
         tensors.append(InputTensor(name, DATATYPES[dtype], sizes, parts))
         offset += size + -size % ALIGNMENT
     return tensors
+
+
+def with_shrunk(tensors: Sequence[InputTensor], shrunk: Shrunk) -> list[InputTensor]:
+    """The tensors of a batch, with those that were made smaller in the place of what they were."""
+    return [
+        _shrunk(tensor, [item[tensor.name] for item in shrunk.items], shrunk.texts[tensor.name])
+        if tensor.name in shrunk.texts
+        else tensor
+        for tensor in tensors
+    ]
+
+
+def _shrunk(tensor: InputTensor, arrays: Sequence[Array], text: str) -> InputTensor:
+    raws = [np.ascontiguousarray(array).data.cast("B") for array in arrays]
+    if arrays[0].dtype == np.float16:
+        return InputTensor(tensor.name, DATATYPES["float16"], tensor.shape, raws, text)
+    parts = [part for raw in raws for part in (len(raw).to_bytes(4, "little"), raw)]
+    return InputTensor(tensor.name, "BYTES", (len(raws),), parts, text)
 
 
 def split(model: CloudModel, outputs: Mapping[str, OutputTensor], count: int) -> list[Packed]:

@@ -251,6 +251,10 @@ class Neighbours:
             return True
         return (own.digest, own.signature) == (card.digest, card.signature)
 
+    def card(self, model: str) -> ModelCard | None:
+        """What is known here of a model, by this box's own files where it has them."""
+        return self._driver.catalog.cards.get(model)
+
     def _answered(self, value: Any, asked: Address | None) -> str:
         """Takes in who answered, and whom it knows; the name of that box."""
         match value:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scheduler.core.forms import Form
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.neighbours.report import Row, room_for
@@ -96,7 +97,14 @@ class PeerKnowledge:
         """Whether something that was offered before is not any more."""
         return bool(self._offers.keys() - {(row.model, row.variant) for row in self._rows})
 
-    def target(self, room: int, transfer_ns: tuple[int, float]) -> TargetSpec | None:
+    @property
+    def models(self) -> set[str]:
+        """The models of the last report."""
+        return {row.model for row in self._rows}
+
+    def target(
+        self, room: int, transfer_ns: tuple[int, float], forms: tuple[Form, ...]
+    ) -> TargetSpec | None:
         """The box as a target; None while it has nothing to offer."""
         self._offers = {(row.model, row.variant): self._offer(row) for row in self._rows}
         if not self._offers:
@@ -110,6 +118,7 @@ class PeerKnowledge:
             transfer_ns=transfer_ns,
             peer=True,
             too_large=self.too_large.tensors,
+            forms=forms,
         )
 
     def _offer(self, row: Row) -> Offer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Protocol
@@ -15,13 +15,14 @@ from scheduler.address import parse_address
 from scheduler.backoff import Backoff
 from scheduler.connection import Connection, connect
 from scheduler.core.commands import Dispatch
-from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.daemon.link import LinkListener, Ran
+from scheduler.daemon.neighbours.forwarding import forwarded, hold_ns
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
 from scheduler.daemon.neighbours.report import Row, rows_from
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
+from scheduler.daemon.ways.shrinking import Shrinkings, Shrunk, shrunk_note
 from scheduler.errors import LaxityError, ProtocolError
 from workers.link import ModelCard
 
@@ -33,9 +34,6 @@ FIRST_RETRY_NS, LONGEST_RETRY_NS = 100_000_000, 2_000_000_000
 
 SILENT_NS = 2_000_000_000
 """A connection on which nothing came for so long is given up: nobody may ever say that it broke."""
-
-LEAST_HOLD_NS, LONGEST_HOLD_NS = 2_000_000, 200_000_000
-"""For how long a box that refused a request is not asked again: its next report says more."""
 
 REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
 """How another box says that it does not take a request."""
@@ -65,13 +63,23 @@ class Introducer(Protocol):
     def has_same(self, card: ModelCard) -> bool:
         """Whether a model of that name is the same one here, or none is here."""
 
+    def card(self, model: str) -> ModelCard | None:
+        """What is known here of a model, by this box's own files where it has them."""
+
 
 @dataclass(slots=True)
 class _Sent:
-    what: tuple[str, str]
+    dispatch: Dispatch
     at_ns: int
     budget_ns: int
     size: int
+    sent_size: int
+    shrunk: Shrunk | None = None
+    cancelled: bool = False
+
+    @property
+    def what(self) -> tuple[str, str]:
+        return self.dispatch.model, self.dispatch.variant
 
 
 class PeerLink:
@@ -112,6 +120,8 @@ class PeerLink:
         self._meter = WayMeter()
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         self._sent: dict[int, _Sent] = {}
+        self._shrinkings = Shrinkings()
+        self._shrinking: set[asyncio.Task[None]] = set()
         self._pinged_ns = 0
         self._reported_ns = self._heard_ns = clock_ns()
         self.forwarded = self.refused = 0
@@ -195,9 +205,13 @@ class PeerLink:
         if now_ns - self._heard_ns > SILENT_NS:
             self._reason = f"nothing was heard for {SILENT_NS / 1e9:g} s"
             self._broken.set()
-        elif not self._pinged_ns:
+        elif not self._pinged_ns and not self._meter.is_bulk(self._under_way()):
             self._pinged_ns = now_ns
             self._connection.send(wire.encode({"t": "ping", "id": -1}))
+
+    def _under_way(self) -> int:
+        """The bytes that were sent and not answered: behind many, a ping measures their time."""
+        return sum([sent.sent_size for sent in self._sent.values()])
 
     # -- sending
 
@@ -208,33 +222,44 @@ class PeerLink:
         size = len(submission.body)
         now_ns = self._clock_ns()
         left_ns = max(1, submission.deadline_ns - now_ns)
-        back_ns = self._meter.round_trip_ns + self._meter.jitter_ns
-        budget_ns = left_ns - min(back_ns, left_ns // 2)
-        what = dispatch.model, dispatch.variant
-        self._sent[run_id] = _Sent(what, now_ns, budget_ns, size)
+        sent = self._sent[run_id] = _Sent(dispatch, now_ns, left_ns, size, size)
         if connection is None or size > connection.limits.body_bytes:
             self._loop.call_soon(self._keep_here, run_id, submission)
             return
-        self._known.sent(what, submission.budget_ns or left_ns)
-        header: wire.Header = {
-            "t": "infer",
-            "id": run_id,
-            "model": dispatch.model,
-            "variant": dispatch.variant,
-            "budget_ns": budget_ns,
-            "in": submission.specs,
-            "weight": submission.weight,
-        }
-        if submission.priority != DEFAULT_PRIORITY:
-            header["priority"] = submission.priority
-        if submission.accept_late:
-            header["late"] = True
+        self._known.sent(sent.what, submission.budget_ns or left_ns)
+        if dispatch.form:
+            task = self._loop.create_task(self._shrink(sent, submission))
+            self._shrinking.add(task)
+            task.add_done_callback(self._shrinking.discard)
+        else:
+            self._forward(connection, sent, submission)
+
+    async def _shrink(self, sent: _Sent, submission: Submission) -> None:
+        """Makes a request's inputs smaller first; those that don't fit go as they are."""
+        run_id, connection = sent.dispatch.run_id, self._connection
+        shrinking = self._shrinkings[sent.dispatch.model]
+        sent.shrunk = await shrinking.shrunk(sent.dispatch.form, [submission])
+        if self._sent.get(run_id) is not sent or connection is None:
+            return  # it was taken back meanwhile
+        if sent.cancelled:
+            del self._sent[run_id]
+            self._listener.on_not_run(run_id, f"{self._box}: nobody waits any more")
+            return
+        self._forward(connection, sent, submission)
+
+    def _forward(self, connection: Connection, sent: _Sent, submission: Submission) -> None:
+        left_ns = max(1, submission.deadline_ns - self._clock_ns())
+        back_ns = self._meter.round_trip_ns + self._meter.jitter_ns
+        sent.budget_ns = left_ns - min(back_ns, left_ns // 2)
+        header, body = forwarded(sent.dispatch, submission, sent.budget_ns, sent.shrunk)
+        sent.sent_size = sum(map(len, body))
         self.forwarded += 1
-        connection.send_soon(wire.encode(header, (submission.body,)))
+        connection.send_soon(wire.encode(header, body))
 
     def cancel(self, run_id: int) -> None:
         """Lets the other box drop a request; that it has is still to be heard."""
         if self._connection is not None and run_id in self._sent:
+            self._sent[run_id].cancelled = True
             self._connection.send_soon(wire.encode({"t": "cancel", "id": run_id}))
 
     def describe(self) -> dict[str, Any]:
@@ -245,6 +270,7 @@ class PeerLink:
             "refused": self.refused,
             "age_s": (self._clock_ns() - self._reported_ns) / 1e9,
             "way": self._meter.describe(),
+            "shrunk": self._shrinkings.describe(),
             "reported": self._known.describe(),
             "too_large": self._known.too_large.describe(),
         }
@@ -291,7 +317,7 @@ class PeerLink:
 
     def _learn(self, models: Any) -> None:
         """Takes over what can be asked for there, and here because of it."""
-        self._listener.on_catalog(self._box, *self._known.learn(models))
+        self._listener.on_catalog(self._box, *self._known.learn(models), own=False)
 
     def _on_report(self, rows: list[Row], members: Any) -> None:
         self._introducer.heard(self._box, members)
@@ -309,7 +335,10 @@ class PeerLink:
             # A target's offers can't be taken away, but it may come back with fewer.
             self._lose("it offers less than before")
         room = self._known.room()
-        spec = self._known.target(room, self._meter.transfer_ns())
+        if self._connection is not None:
+            cards = [self._introducer.card(model) for model in sorted(self._known.models)]
+            self._shrinkings.allow(cards, self._connection.encodings)
+        spec = self._known.target(room, self._meter.transfer_ns(), self._shrinkings.forms)
         if spec is None:
             return
         if self._leaving or not room:
@@ -333,9 +362,15 @@ class PeerLink:
         self._known.learned = True
         outputs = body if body is not None else memoryview(b"")
         took_ns = self._clock_ns() - sent.at_ns
-        self._meter.carried(sent.size, len(outputs), max(0, took_ns - total_ns))
-        ran = Ran(str(header["target"]), str(header["runtime"]), index(header["batch"]))
         notes = dict(header.get("notes", ()))
+        if sent.shrunk is not None:
+            work_ns = sent.shrunk.took_ns + index(header.get("restore_ns", 0))
+            shrinking = self._shrinkings[sent.dispatch.model]
+            shrinking.learn(sent.dispatch.form, sent.size, sent.sent_size, work_ns)
+            took_ns -= sent.shrunk.took_ns
+            notes.update(shrunk_note(sent.dispatch))
+        self._meter.carried(sent.sent_size, len(outputs), max(0, took_ns - total_ns))
+        ran = Ran(str(header["target"]), str(header["runtime"]), index(header["batch"]))
         self._listener.on_done(run_id, [(header["out"], outputs)], execute_ns, notes, ran)
 
     def _on_error(self, header: wire.Header) -> None:
@@ -369,16 +404,5 @@ class PeerLink:
             return
         self.refused += 1
         if self._up:
-            self._tell(_hold_ns(sent.budget_ns, detail))
+            self._tell(hold_ns(sent.budget_ns, detail))
         self._listener.on_not_run(run_id, f"{self._box} refused: {why}")
-
-
-def _hold_ns(budget_ns: int, detail: Any) -> int:
-    """How long a refusal is likely to be repeated: by the counter-offer, where there is one."""
-    said = detail if isinstance(detail, Mapping) else {}
-    hold_ns: float = LONGEST_HOLD_NS
-    if offers := said.get("earliest_budget_ms"):
-        hold_ns = min(offers.values()) * 1e6 - budget_ns
-    elif retry_ms := said.get("retry_after_ms"):
-        hold_ns = retry_ms * 1e6
-    return min(LONGEST_HOLD_NS, max(LEAST_HOLD_NS, int(hold_ns)))

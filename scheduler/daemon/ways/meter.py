@@ -24,7 +24,10 @@ _SLOWEST_NS = 3_000_000_000
 it longer, one stall would keep an outage from being noticed for long."""
 
 BULK_BYTES = 65_536
-"""From this size on a message tells the bandwidth, and below it the round trip."""
+"""From this size on a message tells the bandwidth, and below it the round trip ..."""
+
+_BULK_ROUND_TRIPS = 2
+"""... unless its bytes are expected to take so many of them: on a link that is slow, or was."""
 
 _LOWER = 0.25
 """The quantile of the time per byte that counts: what is above it has waited for something else."""
@@ -38,25 +41,29 @@ _MATERIAL_NS = 1_000_000
 _TYPICAL_BYTES = 100_000
 
 
-class _Recent:
+class Recent:
     """The last samples, in order of age and of size."""
 
     __slots__ = ("_aged", "_sorted")
 
     def __init__(self) -> None:
+        """Has none."""
         self._aged: deque[float] = deque()
         self._sorted: list[float] = []
 
     def __len__(self) -> int:
+        """How many there are."""
         return len(self._aged)
 
     def add(self, sample: float) -> None:
+        """Takes one in, for the oldest where there are enough."""
         if len(self._aged) == ROUND_TRIPS:
             self._sorted.remove(self._aged.popleft())
         self._aged.append(sample)
         insort(self._sorted, sample)
 
     def quantile(self, share: float) -> float:
+        """That below which a share of them lies; 0 before the first."""
         return _quantile(self._sorted, share)
 
 
@@ -124,11 +131,11 @@ class WayMeter:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._clock_ns = clock_ns
-        self._round_trips = _Recent()
+        self._round_trips = Recent()
         self._now = _Now()
         self._slowest = _Slowest()
         self._round_trip_ns = 0
-        self._byte_ns = _Recent()
+        self._byte_ns = Recent()
         self._first_byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
         self._told_ns = 0
@@ -161,11 +168,17 @@ class WayMeter:
         if way_ns is None:
             return False
         size = sent + received
-        if size < BULK_BYTES:
+        is_bulk = self.is_bulk(size)
+        if not is_bulk:
             self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
         elif self._round_trips:
             self._byte_ns.add(max(0, way_ns - self.round_trip_ns) / size)
-        return size < BULK_BYTES
+        return not is_bulk
+
+    def is_bulk(self, size_bytes: int) -> bool:
+        """Whether so many bytes tell the bandwidth rather than the round trip."""
+        bytes_ns = self.byte_ns * size_bytes
+        return size_bytes >= BULK_BYTES or bytes_ns > _BULK_ROUND_TRIPS * self.round_trip_ns > 0
 
     # -- what is known
 

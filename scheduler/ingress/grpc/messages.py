@@ -17,10 +17,12 @@ from scheduler.ingress.oip.datatypes import (
     from_bytes,
     from_list,
 )
+from scheduler.ingress.oip.encoded import PARAMETER, encoded_input
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outputs import OutputTensor
 from scheduler.ingress.oip.parameters import echoed, how_it_went
 from scheduler.ingress.oip.request import (
+    EncodedInput,
     InferRequest,
     ReadRegion,
     region_of,
@@ -53,14 +55,16 @@ def parsed(message: Any, read_region: ReadRegion) -> InferRequest:
     outputs = [wanted_output(o.name, values_of(o.parameters), True) for o in message.outputs]
     if len(outputs) > MAX_TENSORS or not 0 < len(message.inputs) <= MAX_TENSORS:
         raise InvalidInput(f"a request has 1 to {MAX_TENSORS} inputs and as many outputs at most")
+    inputs, encoded = _inputs(message, read_region)
     return InferRequest(
         message.model_name,
         message.model_version,
         message.id,
         values_of(message.parameters),
-        _inputs(message, read_region),
+        inputs,
         tuple(outputs),
         True,
+        encoded,
     )
 
 
@@ -77,7 +81,7 @@ def answer(request: InferRequest, inferred: Inferred, outputs: Sequence[OutputTe
     response = pb.ModelInferResponse(
         model_name=request.model, model_version=inferred.variant, id=request.id
     )
-    put(response.parameters, {**echoed(request.parameters), **how_it_went(inferred)})
+    put(response.parameters, {**echoed(request.parameters), **how_it_went(inferred, request)})
     for output in outputs:
         tensor = response.outputs.add(
             name=output.name, datatype=output.datatype, shape=output.shape
@@ -110,33 +114,46 @@ def put(parameters: Any, values: Mapping[str, Any]) -> None:
             parameters[name].string_param = str(value)
 
 
-def _inputs(message: Any, read_region: ReadRegion) -> dict[str, Array]:
+def _inputs(
+    message: Any, read_region: ReadRegion
+) -> tuple[dict[str, Array], dict[str, EncodedInput]]:
+    """The inputs that came as they are, and those that came in a smaller form."""
     raw = message.raw_input_contents
     arrays: dict[str, Array] = {}
+    encoded: dict[str, EncodedInput] = {}
     used = 0
     for tensor in message.inputs:
         name = tensor.name
-        if name in arrays:
+        if name in arrays or name in encoded:
             raise InvalidInput(f"input {name!r} appears twice")
         datatype = checked_datatype(name, tensor.datatype)
         shape = checked_shape(name, list(tensor.shape))
-        region = region_of(values_of(tensor.parameters))
+        parameters = values_of(tensor.parameters)
+        region = region_of(parameters)
+        content: memoryview | bytes
         if region is not None:
             if tensor.HasField("contents"):
                 raise InvalidInput(f"input {name!r} has its data both here and elsewhere")
-            arrays[name] = from_bytes(name, datatype, shape, read_region(region))
+            content = read_region(region)
         elif raw:
             if tensor.HasField("contents"):
                 raise InvalidInput(f"contents of {name!r} can't stand beside raw_input_contents")
             if used == len(raw):
                 raise InvalidInput(f"raw_input_contents has nothing for input {name!r}")
-            arrays[name] = from_bytes(name, datatype, shape, raw[used])
+            content = raw[used]
             used += 1
+        elif PARAMETER in parameters:
+            raise InvalidInput(f"input {name!r} is encoded, and goes as raw_input_contents alone")
         else:
             arrays[name] = _typed(name, datatype, shape, tensor.contents)
+            continue
+        if PARAMETER in parameters:
+            encoded[name] = encoded_input(name, datatype, shape, content, parameters)
+        else:
+            arrays[name] = from_bytes(name, datatype, shape, content)
     if used != len(raw):
         raise InvalidInput(f"raw_input_contents has {len(raw)} entries, the inputs need {used}")
-    return arrays
+    return arrays, encoded
 
 
 def _typed(name: str, datatype: str, shape: list[int], contents: Any) -> Array:

@@ -22,7 +22,8 @@ from scheduler.errors import InvalidInput, LaxityError, Unavailable
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
 from scheduler.ingress.oip.admin import Admin
-from scheduler.ingress.oip.deadlines import deadline_ms, priority
+from scheduler.ingress.oip.deadlines import deadline_ms, left_ms, priority
+from scheduler.ingress.oip.encoded import is_exact, restored
 from scheduler.ingress.oip.inference import Inference, Inferred, Terms
 from scheduler.ingress.oip.metadata import (
     model_config,
@@ -215,12 +216,16 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             return service.memory.read(tenant, region)
 
         request = parsed(message, read_region)
-        headers = self._callers.headers(context)
+        if request.encoded:
+            request = await asyncio.to_thread(restored, info, request, service.body_bytes)
+        headers, parameters = self._callers.headers(context), request.parameters
+        given_ms = deadline_ms(parameters, headers, grpc_s, info.name, tenant, service.defaults)
         terms = Terms(
             tenant,
-            deadline_ms(request.parameters, headers, grpc_s, info.name, tenant, service.defaults),
-            priority(request.parameters, headers),
-            boolean(request.parameters, "accept_late"),
+            left_ms(given_ms, request.restore_ns),
+            priority(parameters, headers),
+            boolean(parameters, "accept_late"),
+            is_exact(request, headers),
         )
         future: asyncio.Future[Inferred] = asyncio.get_running_loop().create_future()
 

@@ -14,7 +14,8 @@ from scheduler.ingress.http.inference import answer, parsed
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response, as_refusal
 from scheduler.ingress.oip.box import ModelInfo
-from scheduler.ingress.oip.deadlines import deadline_ms, priority
+from scheduler.ingress.oip.deadlines import deadline_ms, left_ms, priority
+from scheduler.ingress.oip.encoded import is_exact, restored
 from scheduler.ingress.oip.inference import Inference, Inferred, Terms
 from scheduler.ingress.oip.outcomes import refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
@@ -141,12 +142,25 @@ class InferTurns:
 
         tenant.check_model(info.name)
         request = parsed(info, version, headers, body, self._limits.json_bytes, read_region)
+        if request.encoded:
+            self._turns.start(turn, self._restore(turn, info, request))
+        else:
+            self._ask(turn, info, request)
+
+    async def _restore(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
+        most_bytes = self._service.body_bytes
+        self._ask(turn, info, await asyncio.to_thread(restored, info, request, most_bytes))
+
+    def _ask(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
+        service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
         parameters = request.parameters
+        given_ms = deadline_ms(parameters, headers, None, info.name, tenant, service.defaults)
         terms = Terms(
             tenant,
-            deadline_ms(parameters, headers, None, info.name, tenant, service.defaults),
+            left_ms(given_ms, request.restore_ns),
             priority(parameters, headers),
             boolean(parameters, "accept_late", headers.get("x-laxity-accept-late") == "true"),
+            is_exact(request, headers),
         )
 
         def ended(inferred: Inferred | BaseException) -> None:

@@ -21,11 +21,13 @@ from scheduler.ingress.oip.datatypes import (
     from_bytes,
     from_list,
 )
+from scheduler.ingress.oip.encoded import PARAMETER, encoded_input
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.ingress.oip.outputs import OutputTensor
 from scheduler.ingress.oip.parameters import echoed, how_it_went
 from scheduler.ingress.oip.request import (
+    EncodedInput,
     InferRequest,
     ReadRegion,
     WantedOutput,
@@ -77,14 +79,16 @@ def parsed(
     request_id = said.get("id", "")
     if not isinstance(request_id, str) or len(request_id) > _LONGEST_ID:
         raise InvalidInput(f"id is a string of at most {_LONGEST_ID} characters")
+    inputs, encoded = _inputs(said.get("inputs"), body[size:], read_region)
     return InferRequest(
         info.name,
         version,
         request_id,
         parameters,
-        _inputs(said.get("inputs"), body[size:], read_region),
+        inputs,
         _outputs(said.get("outputs"), binary),
         binary,
+        encoded,
     )
 
 
@@ -117,7 +121,7 @@ def answer(
     said: dict[str, Any] = {
         "model_name": request.model,
         "model_version": inferred.variant,
-        "parameters": {**echoed(request.parameters), **how_it_went(inferred)},
+        "parameters": {**echoed(request.parameters), **how_it_went(inferred, request)},
         "outputs": described,
     }
     if request.id:
@@ -172,35 +176,55 @@ def _parameters(said: Mapping[str, Any], whose: str) -> dict[str, Any]:
     return parameters
 
 
-def _inputs(said: Any, tail: memoryview, read_region: ReadRegion) -> dict[str, Array]:
+def _inputs(
+    said: Any, tail: memoryview, read_region: ReadRegion
+) -> tuple[dict[str, Array], dict[str, EncodedInput]]:
+    """The inputs that came as they are, and those that came in a smaller form."""
     if not isinstance(said, list) or not 0 < len(said) <= MAX_TENSORS:
         raise InvalidInput(f"inputs should be a list of 1 to {MAX_TENSORS} tensors")
     arrays: dict[str, Array] = {}
+    encoded: dict[str, EncodedInput] = {}
     for tensor in said:
         if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
             raise InvalidInput("each input is an object with name, datatype, shape, and data")
         name = tensor["name"]
-        if name in arrays:
+        if name in arrays or name in encoded:
             raise InvalidInput(f"input {name!r} appears twice")
         datatype = checked_datatype(name, tensor.get("datatype"))
         shape = checked_shape(name, tensor.get("shape"))
         parameters = _parameters(tensor, f"input {name!r}")
-        region = region_of(parameters)
-        if (region is not None or "binary_data_size" in parameters) and "data" in tensor:
-            raise InvalidInput(f"input {name!r} has its data both here and elsewhere")
-        if region is not None:
-            arrays[name] = from_bytes(name, datatype, shape, read_region(region))
-        elif "binary_data_size" in parameters:
-            size = integer(parameters, "binary_data_size")
-            arrays[name] = from_bytes(name, datatype, shape, tail[:size])
-            tail = tail[size:]
+        raw, tail = _raw(tensor, parameters, tail, read_region)
+        if PARAMETER in parameters:
+            if raw is None:
+                raise InvalidInput(f"input {name!r} is encoded, and needs its data as bytes")
+            encoded[name] = encoded_input(name, datatype, shape, raw, parameters)
+        elif raw is not None:
+            arrays[name] = from_bytes(name, datatype, shape, raw)
         elif "data" in tensor:
             arrays[name] = from_list(name, datatype, shape, tensor["data"])
         else:
             raise InvalidInput(f"input {name!r} has no data")
     if len(tail):
         raise InvalidInput(f"the body has {len(tail)} bytes more than its tensors")
-    return arrays
+    return arrays, encoded
+
+
+def _raw(
+    tensor: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    tail: memoryview,
+    read_region: ReadRegion,
+) -> tuple[memoryview | None, memoryview]:
+    """The bytes of an input, None where it has none, and what is left of the body."""
+    region = region_of(parameters)
+    if (region is not None or "binary_data_size" in parameters) and "data" in tensor:
+        raise InvalidInput(f"input {tensor['name']!r} has its data both here and elsewhere")
+    if region is not None:
+        return read_region(region), tail
+    if "binary_data_size" in parameters:
+        size = integer(parameters, "binary_data_size")
+        return tail[:size], tail[size:]
+    return None, tail
 
 
 def _outputs(said: Any, binary: bool) -> tuple[WantedOutput, ...]:

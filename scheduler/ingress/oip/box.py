@@ -136,6 +136,7 @@ class Box:
         variant: str | None,
         priority: int | None,
         accept_late: bool,
+        exact: bool,
         tenant: Tenant,
         on_end: OnEnd,
     ) -> Call:
@@ -167,6 +168,7 @@ class Box:
             tenant.priority(priority),
             1.0,
             accept_late,
+            exact,
         )
         call.header["tenant"] = tenant.name
         if priority is None:

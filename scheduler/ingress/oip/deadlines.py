@@ -28,6 +28,7 @@ _HEADERS_MS: tuple[tuple[str, float], ...] = (
     ("x-request-timeout-seconds", 1e3),
     ("x-envoy-expected-rq-timeout-ms", 1.0),
 )
+_LEAST_MS = 1e-6
 _NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?")
 _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])', re.IGNORECASE)
 _URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*(\d{1,3})\s*(?:$|[,;])")
@@ -70,7 +71,7 @@ def deadline_ms(
     if timeout_us := integer(parameters, "timeout"):
         return timeout_us / 1e3
     if grpc_s is not None:
-        return min(max(grpc_s * 1e3, 1e-6), MAX_DEADLINE_MS)
+        return min(max(grpc_s * 1e3, _LEAST_MS), MAX_DEADLINE_MS)
     for name, factor in _HEADERS_MS:
         if name in headers:
             return _positive(name, headers[name]) * factor
@@ -78,6 +79,11 @@ def deadline_ms(
         return _positive("Prefer: wait", found[1]) * 1e3
     named = defaults.by_model_ms.get(model) or tenant.default_deadline_ms
     return named or defaults.any_ms
+
+
+def left_ms(given_ms: float, spent_ns: int) -> float:
+    """What is left of a deadline after some work on the request; never nothing."""
+    return max(given_ms - spent_ns / 1e6, _LEAST_MS) if spent_ns else given_ms
 
 
 def priority(parameters: Parameters, headers: Mapping[str, str]) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,14 @@ class Terms:
         deadline_ms: From now, in milliseconds.
         priority: 0 (first) to 7; None for the tenant's default.
         accept_late: Whether a result after the deadline is wanted.
+        exact: Whether an answer must be one to the very inputs of the request.
     """
 
     tenant: Tenant
     deadline_ms: float
     priority: int | None
     accept_late: bool
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Inferred:
         batch: How many requests shared the batch.
         timing: Where the time went; of the slowest item.
         laxity_ms: What was left of the deadline; below 0 where it is late.
+        notes: What else there is to know of how the outputs came about.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -61,6 +64,7 @@ class Inferred:
     batch: int
     timing: Timing
     laxity_ms: float
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 OnEnd = Callable[["Inferred | BaseException"], None]
@@ -122,6 +126,7 @@ class Inference:
             request.version or None,
             terms.priority,
             terms.accept_late,
+            terms.exact,
             terms.tenant,
             lambda answer: self._take(index, answer),
         )
@@ -192,7 +197,17 @@ def _joined(results: list[Result], has_batch: bool, laxity_ms: float) -> Inferre
         max(result.batch for result in results),
         max((result.timing for result in results), key=lambda timing: timing.total_ns),
         laxity_ms,
+        _notes([result.notes for result in results]),
     )
+
+
+def _notes(noted: list[dict[str, Any]]) -> dict[str, str]:
+    """What is noted of any item, each text once."""
+    keys = sorted({key for notes in noted for key in notes})
+    return {
+        key: "; ".join(dict.fromkeys(str(notes[key]) for notes in noted if key in notes))
+        for key in keys
+    }
 
 
 def _names(names: list[str]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
 
+from scheduler.encodings.codec import accepted
+from scheduler.encodings.text import ENCODING_EXTENSION
 from scheduler.errors import LaxityError
 from scheduler.ingress.oip.box import ModelInfo, Snapshot
 from scheduler.ingress.oip.datatypes import DATATYPES
@@ -31,7 +33,7 @@ def server_metadata() -> dict[str, Any]:
     return {
         "name": "laxity",
         "version": metadata.version("laxity"),
-        "extensions": list(EXTENSIONS),
+        "extensions": [*EXTENSIONS, *(ENCODING_EXTENSION + name for name in accepted())],
     }
 
 

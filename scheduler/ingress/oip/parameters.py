@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler.ingress.oip.inference import Inferred
-from scheduler.ingress.oip.request import Parameters
+from scheduler.ingress.oip.request import InferRequest, Parameters
+from scheduler.result import with_restoring
 
 _MEANT_FOR_US = frozenset(
     (
         "accept_late",
         "binary_data_output",
+        "exact",
         "priority",
         "sequence_end",
         "sequence_id",
@@ -26,10 +28,18 @@ def echoed(parameters: Parameters) -> dict[str, Any]:
     return {key: value for key, value in parameters.items() if key not in _MEANT_FOR_US}
 
 
-def how_it_went(inferred: Inferred) -> dict[str, Any]:
-    """Where a request ran, what ran, and where its time went, in microseconds."""
-    queue_ns, transfer_ns, execute_ns, total_ns = inferred.timing
+def how_it_went(inferred: Inferred, request: InferRequest) -> dict[str, Any]:
+    """Where a request ran, what ran, and where its time went, in microseconds.
+
+    Having inputs back that came in a smaller form counts as moving tensors.
+    """
+    queue_ns, transfer_ns, execute_ns, total_ns = with_restoring(
+        inferred.timing, request.restore_ns
+    )
+    restored = {"restore_us": request.restore_ns // 1000} if request.restore_ns else {}
     return {
+        **inferred.notes,
+        **restored,
         "outcome": inferred.outcome.value,
         "target": inferred.target,
         "variant": inferred.variant,

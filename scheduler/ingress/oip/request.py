@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -46,6 +46,19 @@ class WantedOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedInput:
+    """An input in a smaller form.
+
+    Attributes:
+        text: What was done to it, as its parameter `encoding` says.
+        value: An array, or the elements of BYTES.
+    """
+
+    text: Any
+    value: NDArray[Any] | list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class InferRequest:
     """What an inference request says, apart from when it is due.
 
@@ -57,6 +70,8 @@ class InferRequest:
         inputs: The tensors by name, as arrays of the native dtypes.
         outputs: The outputs that are wanted; none for all.
         binary: Whether outputs that are not listed go as bytes.
+        encoded: Inputs that came in a smaller form, by name; `oip.encoded` has them back.
+        restore_ns: How long that took.
     """
 
     model: str
@@ -66,6 +81,8 @@ class InferRequest:
     inputs: dict[str, NDArray[Any]]
     outputs: tuple[WantedOutput, ...] = ()
     binary: bool = False
+    encoded: dict[str, EncodedInput] = field(default_factory=dict)
+    restore_ns: int = 0
 
 
 def integer(parameters: Parameters, name: str, default: int = 0) -> int:

@@ -20,6 +20,7 @@ class Service:
         compat: Whose status codes and messages refusals have.
         items: The batch dimension that one request may have.
         log_level: The least severe message that is logged.
+        body_bytes: How large the tensors of one request may be.
         draining: Whether nothing new is begun.
         no_orders: Why nothing can be changed here; empty where it can.
     """
@@ -30,5 +31,6 @@ class Service:
     compat: str
     items: int
     log_level: str
+    body_bytes: int
     draining: bool = False
     no_orders: str = ""

@@ -6,10 +6,11 @@ import pytest
 
 from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
 from scheduler.daemon.cloud.tensors import CloudModel
+from scheduler.daemon.ways.shrinking import Shrinking
 from tests.daemon.cloud.boxes import CARD
 
 MS = 1_000_000
-MODEL = CloudModel(CARD, "double", "1", "", True, 8)
+MODEL = CloudModel(CARD, "double", "1", "", True, 8, Shrinking(CARD, frozenset()))
 
 
 def measured(*sizes: int) -> Latencies:

@@ -24,6 +24,7 @@ from scheduler.daemon.cloud.http_messages import (
 )
 from scheduler.daemon.cloud.tensors import CloudModel, split, stacked
 from scheduler.daemon.submission import Submission
+from scheduler.daemon.ways.shrinking import Shrinking
 from scheduler.ingress.oip.datatypes import DATATYPES
 from scheduler.wire import pack_tensors, unpack_tensors
 from workers.link import ModelCard
@@ -38,7 +39,7 @@ def model_of(specs: list[tuple[str, list[int]]]) -> CloudModel:
         TensorSpec(f"t{index}", dtype, tuple(shape)) for index, (dtype, shape) in enumerate(specs)
     )
     card = ModelCard("m", "", Signature(tensors, tensors, True), ("v",), 8)
-    return CloudModel(card, "m", "v", "", True, 8)
+    return CloudModel(card, "m", "v", "", True, 8, Shrinking(card, frozenset()))
 
 
 def submission(arrays: dict[str, NDArray[Any]]) -> Submission:

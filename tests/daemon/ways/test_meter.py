@@ -32,6 +32,17 @@ def test_large_messages_tell_the_bandwidth_where_the_far_end_says_how_long_it_to
     assert (meter.sent_bytes, meter.received_bytes) == (280_000, 20_000)
 
 
+def test_on_a_slow_link_small_messages_tell_the_bandwidth_as_well():
+    """Else a link that got faster would not be noticed while everything is made smaller for it."""
+    meter = WayMeter(byte_ns=8_000.0)
+    meter.round_trip(10 * MS)
+    assert meter.is_bulk(4_000)
+    assert not meter.is_bulk(2_000)
+    assert not meter.carried(10_000, 0, 18 * MS)
+    assert meter.byte_ns == 800.0
+    assert meter.round_trip_ns == 10 * MS
+
+
 def test_the_bytes_of_a_small_message_are_taken_off_where_the_bandwidth_is_known():
     meter = WayMeter(byte_ns=800.0)
     meter.carried(20_000, 0, 26 * MS)

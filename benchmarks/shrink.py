@@ -1,0 +1,257 @@
+"""What smaller inputs bring over a slow link, and what they cost in precision.
+
+    python -m benchmarks.shrink --json FILE [--seconds S] [--models FOLDER]
+
+A real agent runs a face detector (UltraFace slim-320: 921,600 bytes of float32 an image) behind a
+link emulator. The near end is a scheduler in this process without a device, so that all depends on
+the link. The model is there four times, with other words of its owner: nothing, float16, JPEG, or
+both. The same arrivals are played to each, at three rates of the link.
+
+How far off answers are is measured without a link: the same images, as they are and made smaller
+and back, through ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import yaml
+from numpy.typing import NDArray
+
+from benchmarks.doors import free_port
+from benchmarks.figures import write_figures
+from benchmarks.spawned_agent import spawned_agent
+from replay.links import LinkEmulator, OneWay
+from scheduler.config_cloud import CloudConfig
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.daemon.cloud.dialing import cloud_link
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.submission import Answer, Submission
+from scheduler.encodings.codec import encoded, restoration
+from scheduler.encodings.text import text_of
+from scheduler.wire import pack_tensors
+from workers.link import ModelCard
+from workers.model import Encoding, Model
+from workers.repository import load_repository
+
+MODELS = Path(__file__).parents[2] / "shared" / "data" / "models"
+FACES = "ultraface_slim320/version-slim-320.onnx"
+MBPS = (5.0, 10.0, 20.0)
+RTT_MS = 15.0
+DEADLINE_MS = 800.0
+RATE_PER_S = 1.0
+RANGE = [-127 / 128, 1.0]
+"""UltraFace takes (pixel - 127) / 128."""
+
+JPEG: dict[str, Any] = {"jpeg": {"quality": 90, "range": RANGE}}
+SAID: dict[str, list[Any]] = {
+    "as-is": [],
+    "float16": ["float16"],
+    "jpeg": [JPEG],
+    "both": ["float16", JPEG],
+}
+Image = NDArray[np.float32]
+
+
+def photographs(folder: Path) -> dict[str, Image]:
+    """The images of the published models, as UltraFace takes them."""
+    found = {"faces": np.load(next((folder / FACES).parent.glob("*.npz")))["in:input"][0]}
+    for path in sorted((folder / "squeezenet_fp16").glob("*.npz")):
+        bgr = np.load(path)["in:data_0"][0].astype(np.float32)
+        rows, columns = (np.arange(size) * 224 // size for size in (240, 320))
+        rgb = bgr[::-1][:, rows][:, :, columns]
+        found[path.name.split(".")[1]] = np.ascontiguousarray((rgb - 127) / 128)
+    return found
+
+
+# -- over the link
+
+
+def make_models(root: Path, folder: Path) -> None:
+    """The same model under four names, each with what its owner allows."""
+    for name, shrink in SAID.items():
+        (root / name).mkdir(parents=True)
+        (root / name / "model.onnx").symlink_to(folder / FACES)
+        said = {
+            "variants": {"slim": {"file": "model.onnx"}},
+            "max_batch": 1,
+            "inputs": {"input": {"shrink": shrink}},
+        }
+        (root / name / "model.yaml").write_text(yaml.safe_dump(said))
+
+
+async def play(driver: Driver, model: str, image: Image, seconds: float) -> dict[str, Any]:
+    """Poisson arrivals of one model; what became of them."""
+    gaps = np.random.default_rng(1).exponential(1 / RATE_PER_S, int(3 * RATE_PER_S * seconds))
+    loop = asyncio.get_running_loop()
+    start_s = loop.time()
+    asked: list[asyncio.Future[tuple[Answer, float]]] = []
+    for at_s in np.cumsum(gaps):
+        if at_s >= seconds:
+            break
+        await asyncio.sleep(max(0.0, start_s + at_s - loop.time()))
+        asked.append(ask(driver, model, image))
+    ended = await asyncio.gather(*asked)
+    done_ms = sorted(ms for answer, ms in ended if answer.outcome is Outcome.COMPLETED)
+    ends = Counter(
+        str(answer.notes.get("shrunk", "as it is"))
+        if answer.outcome is Outcome.COMPLETED
+        else answer.outcome.value
+        for answer, _ in ended
+    )
+    return {
+        "requests": len(ended),
+        "in_time": round(len(done_ms) / len(ended), 3),
+        "p50_ms": round(float(np.median(done_ms)), 1) if done_ms else None,
+        "most_ms": round(done_ms[-1], 1) if done_ms else None,
+        "ends": dict(ends),
+    }
+
+
+def ask(driver: Driver, model: str, image: Image) -> asyncio.Future[tuple[Answer, float]]:
+    """One request; its answer, and how long that took in milliseconds."""
+    future: asyncio.Future[tuple[Answer, float]] = asyncio.get_running_loop().create_future()
+    now_ns = driver.clock_ns()
+    specs, buffers = pack_tensors({"input": image})
+
+    def reply(answer: Answer) -> None:
+        future.set_result((answer, (driver.clock_ns() - now_ns) / 1e6))
+
+    kind = RequestClass(model, None, (image.shape,))
+    due_ns = now_ns + int(DEADLINE_MS * 1e6)
+    body = memoryview(b"".join(buffers))
+    driver.submit([Submission(kind, specs, body, due_ns, 3, 1.0, False, reply)])
+    return future
+
+
+async def over_links(
+    folder: Path, models: Path, door: str, image: Image, seconds: float
+) -> dict[str, Any]:
+    """Every rate of the link with every word of the owner."""
+    return {f"{m:g}": await at_rate(folder, models, door, m, image, seconds) for m in MBPS}
+
+
+async def at_rate(
+    folder: Path, models: Path, door: str, mbps: float, image: Image, seconds: float
+) -> dict[str, Any]:
+    """What becomes of each model's requests over one link."""
+    way = OneWay.half(RTT_MS, mbps=mbps)
+    driver = Driver(("goodput", {}))
+    cards = [card_of(model) for model in load_repository(models).models.values()]
+    driver.catalog.learn("here", cards, [])
+    async with LinkEmulator("127.0.0.1:0", door, up=way, down=way) as link:
+        url = f"grpc://{link.address.partition('://')[2]}"
+        # Nobody else is on the link: a probe that a busy machine holds up must open no breaker.
+        config = CloudConfig.model_validate({"name": "far", "url": url, "probe_s": 60.0})
+        driver.add_target("far", cloud_link(config, driver, folder / f"{mbps:g}"))
+        try:
+            while not driver.core.targets:
+                await asyncio.sleep(0.05)
+            found = {name: await play(driver, name, image, seconds) for name in SAID}
+            [far] = driver.status()["targets"]
+            return {**found, "way": far["way"], "forms": far["shrunk"]}
+        finally:
+            await driver.close()
+
+
+def card_of(model: Model) -> ModelCard:
+    """What a worker would say of a model."""
+    variants = tuple(variant.name for variant in model.variants)
+    return ModelCard(model.name, "", model.signature, variants, 1, model.digest, None, model.shrink)
+
+
+# -- how far off
+
+
+def compared(folder: Path, images: Mapping[str, Image]) -> Iterator[dict[str, Any]]:
+    """The answers to images that were made smaller beside those to the images as they are."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(folder / FACES, options)
+    low, high = RANGE
+    jpegs = [
+        Encoding("jpeg", quality, "NCHW", ((high - low) / 255,), (low,)) for quality in (75, 90, 95)
+    ]
+    for encoding in (Encoding("float16"), *jpegs):
+        for name, image in images.items():
+            small = encoded(encoding, image)
+            assert small is not None
+            value = small if encoding.name == "float16" else [small.tobytes()]
+            back = restoration(
+                "input", text_of(encoding), value, "float32", image.shape, 1 << 30
+            ).run()
+            exact, off = (session.run(None, {"input": each[None]}) for each in (image, back))
+            kept = exact[0][0, :, 1] > 0.5
+            yield {
+                "form": f"{encoding.name} {encoding.quality or ''}".strip(),
+                "image": name,
+                "bytes": small.nbytes,
+                "input_steps": round(float(abs(back - image).max()) * 128, 2),
+                "score": round(float(abs(off[0] - exact[0]).max()), 4),
+                "box": round(float(abs(off[1] - exact[1])[0, kept].max()), 4) if kept.any() else 0,
+                "faces": [faces(exact), faces(off)],
+            }
+
+
+def faces(outputs: Any) -> int:
+    """How many boxes score above 0.7 and overlap no better one by more than 0.3."""
+    scores, boxes = outputs[0][0, :, 1], outputs[1][0]
+    order = [i for i in np.argsort(-scores) if scores[i] > 0.7]
+    kept: list[Any] = []
+    for i in order:
+        if all(_overlap(boxes[i], box) <= 0.3 for box in kept):
+            kept.append(boxes[i])
+    return len(kept)
+
+
+def _overlap(one: Any, other: Any) -> float:
+    low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])
+    both = float(np.prod(np.maximum(0, high - low)))
+    areas = sum(float(np.prod(box[2:] - box[:2])) for box in (one, other))
+    return both / (areas - both)
+
+
+def main() -> int:
+    """Measures and writes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--models", type=Path, default=MODELS, metavar="FOLDER")
+    given = parser.parse_args()
+    if not given.models.is_dir():
+        print(f"no published models at {given.models}; name their folder with --models")
+        return 1
+    images = photographs(given.models)
+    figures: dict[str, Any] = {
+        "deadline_ms": DEADLINE_MS,
+        "rate_per_s": RATE_PER_S,
+        "rtt_ms": RTT_MS,
+        "image_bytes": images["faces"].nbytes,
+        "off": list(compared(given.models, images)),
+    }
+    port = free_port()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_models(folder / "models", given.models)
+        listen = {"grpc": f"127.0.0.1:{port}", "native": f"unix://{folder}/bench.sock"}
+        with spawned_agent(folder, folder / "models", listen=listen):
+            work = over_links(
+                folder, folder / "models", f"127.0.0.1:{port}", images["faces"], given.seconds
+            )
+            figures["mbps"] = asyncio.run(work)
+    write_figures(figures, given.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

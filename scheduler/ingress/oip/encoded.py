@@ -1,0 +1,83 @@
+"""Inputs that a client made smaller for a slow link: the parameter `encoding` of a tensor."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from scheduler.encodings.codec import restoration
+from scheduler.errors import InvalidInput
+from scheduler.ingress.oip.box import ModelInfo
+from scheduler.ingress.oip.datatypes import elements_of, from_bytes
+from scheduler.ingress.oip.outcomes import TooLarge
+from scheduler.ingress.oip.request import EncodedInput, InferRequest, Parameters, boolean
+
+PARAMETER = "encoding"
+
+
+def encoded_input(
+    name: str, datatype: str, shape: list[int], raw: memoryview | bytes, parameters: Parameters
+) -> EncodedInput:
+    """An input whose parameters name an encoding.
+
+    Raises:
+        InvalidInput: The bytes are not as many as datatype and shape say.
+    """
+    text = parameters[PARAMETER]
+    if datatype != "BYTES":
+        return EncodedInput(text, from_bytes(name, datatype, shape, raw))
+    elements = elements_of(name, raw)
+    if len(elements) != math.prod(shape):
+        raise InvalidInput(
+            f"tensor {name!r} has {len(elements)} elements, shape {shape} has {math.prod(shape)}"
+        )
+    return EncodedInput(text, elements)
+
+
+def restored(info: ModelInfo, request: InferRequest, most_bytes: int) -> InferRequest:
+    """A request as if its inputs had travelled as they were; takes its time.
+
+    Args:
+        info: The model.
+        request: The request.
+        most_bytes: How large its inputs may be.
+
+    Raises:
+        InvalidInput: The model's inputs can't come from what is there.
+        TooLarge: They would be too large.
+    """
+    started_ns = time.monotonic_ns()
+    specs: dict[str, Any] = {spec["name"]: spec for spec in info.inputs}
+    work = []
+    for name, said in request.encoded.items():
+        if name not in specs:
+            raise InvalidInput(f"model {info.name!r} has no input {name!r}")
+        shape, dtype = tuple(specs[name]["shape"]), specs[name]["dtype"]
+        work.append(
+            restoration(name, said.text, said.value, dtype, shape, most_bytes, info.batched)
+        )
+    size = sum(each.size for each in work)
+    if size > most_bytes:
+        raise TooLarge(f"the inputs would have {size} bytes, at most {most_bytes} are taken")
+    inputs = {**request.inputs, **{each.name: each.run() for each in work}}
+    took_ns = max(1, time.monotonic_ns() - started_ns)
+    return replace(request, inputs=inputs, encoded={}, restore_ns=took_ns)
+
+
+def is_exact(request: InferRequest, headers: Mapping[str, str]) -> bool:
+    """Whether the answer must be one to these very inputs.
+
+    So it is where somebody says so, and where they were made smaller before: that happens once.
+
+    Args:
+        request: With its inputs as they were.
+        headers: HTTP headers or gRPC metadata, with names in lower case.
+
+    Raises:
+        InvalidInput: The parameter `exact` is neither true nor false.
+    """
+    asked = boolean(request.parameters, "exact", headers.get("x-laxity-exact") == "true")
+    return asked or request.restore_ns > 0
