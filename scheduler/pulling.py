@@ -130,7 +130,8 @@ def _file_system(scheme: str, url: str) -> tuple[Any, str]:
         wanted = known["err"] if known and "err" in known else str(error)
         raise InvalidInput(f"{scheme}:// takes a package that isn't installed: {wanted}") from None
     except Exception as error:  # as in `Folder`
-        raise Unavailable(f"{_without_secrets(url)}: {type(error).__name__}: {error}") from None
+        told = f"{type(error).__name__}: {error}".replace(url, _without_secrets(url))
+        raise Unavailable(f"{_without_secrets(url)}: {told}") from None
 
 
 def _without_secrets(url: str) -> str:
