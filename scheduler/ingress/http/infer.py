@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -24,6 +26,8 @@ from scheduler.ingress.oip.service import Service
 _THREAD_BYTES = 64 * 1024
 """Bodies from this size are compressed and decompressed in a thread: zlib leaves the lock."""
 
+_CODERS = 2
+
 
 class Turns:
     """Runs what a turn needs and gives it exactly one answer.
@@ -38,6 +42,7 @@ class Turns:
         self.service = service
         self._log_failure = log_failure
         self._tasks: set[asyncio.Task[None]] = set()
+        self._coders = ThreadPoolExecutor(_CODERS, "coder", initializer=_stand_back)
 
     def start(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
         """Answers a turn with what some work gives, unless it says None and will answer itself."""
@@ -63,8 +68,13 @@ class Turns:
         else:
             self.start(turn, self._code(response, coding))
 
+    async def apart(self, work: Callable[..., Any], *given: Any) -> Any:
+        """What some work gives that takes the processor for long; the event loop goes first."""
+        return await asyncio.get_running_loop().run_in_executor(self._coders, work, *given)
+
     async def _code(self, response: Response, coding: str) -> Response:
-        return await asyncio.to_thread(_coded, response, coding)
+        coded: Response = await self.apart(_coded, response, coding)
+        return coded
 
     async def _run(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
         try:
@@ -80,6 +90,11 @@ class Turns:
             turn.answer(response)
         else:
             self.finish(turn, response)
+
+
+def _stand_back() -> None:
+    """Has the kernel let the event loop run as soon as it has something to do."""
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
@@ -130,7 +145,7 @@ class InferTurns:
             if len(body) < _THREAD_BYTES:
                 body = decoded(body, coding, limit)
             else:
-                body = await asyncio.to_thread(decoded, body, coding, limit)
+                body = await self._turns.apart(decoded, body, coding, limit)
         self._begin(turn, info, version, body)
 
     def _begin(self, turn: Turn, info: ModelInfo, version: str, body: memoryview) -> None:
