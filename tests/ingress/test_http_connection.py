@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.errors import InvalidInput
+from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.http.coding import accepted_coding, decoded
 from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.door import HttpDoor
@@ -230,3 +230,19 @@ def test_a_body_comes_out_whole_whatever_its_size(size: int, kind: str) -> None:
         if size:
             with pytest.raises(TooLarge):
                 decoded(memoryview(packed), coding, size - 1)
+
+
+def test_what_a_body_becomes_counts_until_it_is_answered(door: HttpDoor) -> None:
+    turns: list[Turn] = []
+    door.serve = turns.append
+    peer = Peer(door)
+    peer.send(post(b"packed"))
+    (turn,) = turns
+    with pytest.raises(Overloaded):
+        turn.take_body(memoryview(bytes(door.limits.held_bytes + 1)))
+    assert door.held.count == len(b"packed")
+    turn.take_body(memoryview(bytes(5000)))
+    assert door.held.count == 5000
+    echo(turn)
+    assert peer.answers == [(200, bytes(5000))]
+    assert door.held.count == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from scheduler.ingress.http.messages import Response, as_refusal
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.deadlines import deadline_ms, priority
 from scheduler.ingress.oip.inference import Inference, Inferred, Terms
-from scheduler.ingress.oip.outcomes import refusal_of
+from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
 from scheduler.ingress.oip.request import InferRequest, Region, boolean
 from scheduler.ingress.oip.service import Service
@@ -140,13 +141,17 @@ class InferTurns:
         request = turn.request
         request.tenant.check_model(model)
         info = self._service.box.known(model) or await self._service.box.model(model)
-        body, limit = request.body, self._limits.body_bytes
         if coding := request.headers.get("content-encoding"):
-            if len(body) < _THREAD_BYTES:
-                body = decoded(body, coding, limit)
-            else:
-                body = await self._turns.apart(decoded, body, coding, limit)
-        self._begin(turn, info, version, body)
+            turn.take_body(await self._decoded(request.body, coding))
+        self._begin(turn, info, version, request.body)
+
+    async def _decoded(self, body: memoryview, coding: str) -> memoryview:
+        limit = self._limits.body_bytes
+        if len(body) < _THREAD_BYTES:
+            with contextlib.suppress(TooLarge):  # a small body may become a large one
+                return decoded(body, coding, min(limit, _THREAD_BYTES))
+        whole: memoryview = await self._turns.apart(decoded, body, coding, limit)
+        return whole
 
     def _begin(self, turn: Turn, info: ModelInfo, version: str, body: memoryview) -> None:
         service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
