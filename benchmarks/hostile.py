@@ -1,9 +1,10 @@
 """What hostile clients cost a well-behaved tenant, and how much memory they take.
 
-    python -m benchmarks.hostile --json FILE
+    python -m benchmarks.hostile --json FILE [--deadline-ms 100] [--apart]
 
 A tenant asks the HTTP door 100 times a second with a deadline, first alone and then during each
-attack in turn; its share of answers in time is compared, and the door's memory is watched.
+attack in turn; its share of answers in time is compared, and the doors' memory is watched. The
+attackers would be on other machines: --apart gives them the last core, and the first to all others.
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ import psutil
 
 from benchmarks.doors import SMALL, BareHttp, binary_body, free_port
 from benchmarks.figures import write_figures
+from benchmarks.half_calls import HalfCalls
 from benchmarks.noop import make_models
 from benchmarks.spawned_agent import spawned_agent
 from scheduler.tenants import hash_of, new_token
 
-RATE_PER_S, DEADLINE_MS, SECONDS = 100, 500, 6.0
+RATE_PER_S, SECONDS = 100, 9.0
+REQUEST_S = 3.0
+"""How long the doors wait for a request: so that slow senders are ended while it is measured."""
+
 PATH = "/v2/models/noop/infer"
+GRPC_PATH = "/inference.GRPCInferenceService/ModelInfer"
 GOOD, GREEDY = new_token(), new_token()
 GREEDY_RATE = 20
 
@@ -39,25 +45,30 @@ Attack = Callable[[int, threading.Event], None]
 
 
 class Tenant:
-    """The well-behaved one: a request every 10 ms on two connections."""
+    """The well-behaved one: a request every 10 ms."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, deadline_ms: float) -> None:
         self._port = port
+        self._deadline_ms = deadline_ms
 
-    def share_in_time(self, seconds: float) -> float:
-        """The part of its requests that were answered with 200 within the deadline."""
+    def share_in_time(self, seconds: float) -> tuple[float, float]:
+        """The part of its requests that had a 200 within the deadline; the longest took (ms)."""
         good = total = 0
+        longest_s = 0.0
         body, headers = binary_body(SMALL)
-        more = (*headers, f"Authorization: Bearer {GOOD}", f"x-request-timeout-ms: {DEADLINE_MS}")
+        timeout = f"x-request-timeout-ms: {self._deadline_ms}"
+        more = (*headers, f"Authorization: Bearer {GOOD}", timeout)
         peer = BareHttp(self._port, PATH, body, *more)
         start = due = time.perf_counter()
         while due < start + seconds:
             time.sleep(max(0.0, due - time.perf_counter()))
-            asked = max(due, time.perf_counter())
             total += 1
             try:
+                asked_s = time.perf_counter()
                 peer()
-                good += time.perf_counter() - asked <= DEADLINE_MS / 1e3
+                took_s = time.perf_counter() - asked_s
+                good += took_s <= self._deadline_ms / 1e3
+                longest_s = max(longest_s, took_s)
             except RuntimeError:
                 continue  # refused, and the connection stays
             except OSError:
@@ -67,7 +78,7 @@ class Tenant:
             finally:
                 due += 1 / RATE_PER_S
         peer.close()
-        return good / total
+        return good / total, 1e3 * longest_s
 
 
 def peers(port: int, count: int) -> list[socket.socket]:
@@ -80,15 +91,28 @@ def peers(port: int, count: int) -> list[socket.socket]:
 
 
 def slowloris(port: int, stop: threading.Event) -> None:
-    """500 connections that send a header a byte at a time."""
+    """500 connections that send a header a byte at a time, and come again when they are ended."""
+    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nX: ".encode()
     attackers: list[socket.socket] = []
     while not stop.wait(0.5):
-        attackers += peers(port, 500 - len(attackers))
+        fresh = peers(port, 500 - len(attackers))
+        for peer in fresh:
+            with contextlib.suppress(OSError):
+                peer.sendall(head)
+        attackers += fresh
         for peer in list(attackers):
             try:
-                peer.send(b"P" if peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0 else b"")
+                peer.send(b"a")
+                peer.setblocking(False)
+                if not peer.recv(1):
+                    raise ConnectionError("ended")
+                attackers.remove(peer)  # it was answered
+                peer.close()
+            except BlockingIOError:
+                continue
             except OSError:
                 attackers.remove(peer)
+                peer.close()
     for peer in attackers:
         peer.close()
 
@@ -124,6 +148,17 @@ def bombs(port: int, stop: threading.Event) -> None:
     bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(1000)) + packer.flush()
     headers = ("Content-Encoding: deflate", f"Authorization: Bearer {GREEDY}")
     _again(port, bomb, headers, stop)
+
+
+def half_messages(port: int, stop: threading.Event) -> None:
+    """300 calls over gRPC, each with 60 MB of a message that never ends."""
+    connections = [HalfCalls(port) for _ in range(6)]
+    for connection in connections:
+        for _ in range(50):
+            connection.call(GRPC_PATH, 60_000_000, authorization=f"Bearer {GREEDY}")
+    while not stop.is_set():
+        for connection in connections:
+            connection.pump(0.1)
 
 
 def guesses(port: int, stop: threading.Event) -> None:
@@ -166,17 +201,20 @@ ATTACKS: dict[str, Attack] = {
     "10,000 idle connections": idle,
     "1 GB bodies": large_bodies,
     "zip bombs": bombs,
+    "60 MB halves over gRPC": half_messages,
     "token guesser": guesses,
     "100x quota": beyond_quota,
 }
 
 
 @contextlib.contextmanager
-def attacked(attack: Attack, port: int) -> Iterator[None]:
+def attacked(attack: Attack, port: int, core: int | None) -> Iterator[None]:
     """An attack from a process of its own, so that it does not slow the one who measures."""
     child = os.fork()
     if not child:
         os.nice(10)  # it would be on another machine
+        if core is not None:
+            os.sched_setaffinity(0, {core})
         stop = threading.Event()
         threading.Thread(target=_end_with_parent, args=(os.getppid(), stop), daemon=True).start()
         attack(port, stop)
@@ -195,13 +233,13 @@ def _end_with_parent(parent: int, stop: threading.Event) -> None:
     stop.set()
 
 
-def door_memory_mb() -> float:
-    """What the HTTP door's process holds, in 10^6 bytes."""
+def door_memory_mb(kind: str) -> float:
+    """What a door's process holds, in 10^6 bytes."""
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if "scheduler.ingress.process" in line and "http-0" in line[-1] and _is_ours(process):
+        if "scheduler.ingress.process" in line and f"{kind}-0" in line[-1] and _is_ours(process):
             return process.memory_info().rss / 1e6
-    raise RuntimeError("there is no HTTP door")
+    raise RuntimeError(f"there is no {kind} door")
 
 
 def _is_ours(process: psutil.Process) -> bool:
@@ -219,33 +257,39 @@ def write_tenants(path: Path) -> None:
     path.write_text(json.dumps({"tenants": tenants}))
 
 
-def measure(folder: Path) -> dict[str, Any]:
-    """The share in time and the door's memory, alone and under each attack."""
+def measure(folder: Path, deadline_ms: float, core: int | None) -> dict[str, Any]:
+    """The share in time and the doors' memory, alone and under each attack."""
     make_models(folder / "models")
     write_tenants(folder / "tenants.yaml")
-    port = free_port()
+    web, rpc = free_port(), free_port()
+    listen = {"http": f"127.0.0.1:{web}", "grpc": f"127.0.0.1:{rpc}"}
     found: dict[str, Any] = {}
     os.environ["LAXITY_TOKEN"] = GOOD
     with spawned_agent(
         folder,
         folder / "models",
-        listen={"native": f"unix://{folder}/bench.sock", "http": f"127.0.0.1:{port}"},
+        listen={"native": f"unix://{folder}/bench.sock", **listen},
+        doors={"request_s": REQUEST_S},
         tenants_file=str(folder / "tenants.yaml"),
     ):
-        tenant = Tenant(port)
+        tenant = Tenant(web, deadline_ms)
         tenant.share_in_time(2)
         for name, attack in ATTACKS.items():
-            before = tenant.share_in_time(SECONDS)
-            with attacked(attack, port):
-                during = tenant.share_in_time(SECONDS)
-                memory_mb = door_memory_mb()
+            kind, port = ("grpc", rpc) if attack is half_messages else ("http", web)
+            before, longest_before_ms = tenant.share_in_time(SECONDS)
+            with attacked(attack, port, core):
+                during, longest_ms = tenant.share_in_time(SECONDS)
+                memory_mb = door_memory_mb(kind)
             found[name] = {
                 "before": before,
                 "during": during,
                 "points": 100 * (before - during),
+                "longest_before_ms": longest_before_ms,
+                "longest_ms": longest_ms,
                 "door_mb": memory_mb,
             }
-            print(f"{name:26}{before:10.4f}{during:10.4f}{memory_mb:10.1f} MB", flush=True)
+            shares = f"{name:26}{before:10.4f}{during:10.4f}"
+            print(f"{shares}{longest_ms:8.1f} ms{memory_mb:10.1f} MB", flush=True)
     return found
 
 
@@ -253,12 +297,19 @@ def main() -> None:
     """Measures, prints a table and writes the file."""
     parser = argparse.ArgumentParser(description="what hostile clients cost the others")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--deadline-ms", type=float, default=100.0, help="the tenant's budget")
+    parser.add_argument("--apart", action="store_true", help="the attackers on a core of their own")
     arguments = parser.parse_args()
-    print(f"{'share in time':26}{'before':>10}{'during':>10}{'door':>10}", file=sys.stderr)
+    core = None
+    if arguments.apart:
+        first, *_, core = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {first})
+    header = f"{'share in time':26}{'before':>10}{'during':>10}{'longest':>11}{'door':>13}"
+    print(header, file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="laxity-bench-") as name:
-        found = measure(Path(name))
+        found = measure(Path(name), arguments.deadline_ms, core)
     if arguments.json:
-        write_figures(found, arguments.json)
+        write_figures({"deadline_ms": arguments.deadline_ms, **found}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
+from benchmarks.half_calls import HalfCalls
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.reading import Places, Reading
 from scheduler.ingress.held import Held
 from scheduler.tenants import Access, Tenant, hash_of, new_token
-from tests.ingress.half_calls import HalfCalls
 
 TOKENS = {name: new_token() for name in ("slow", "other", "small")}
 TENANTS = [

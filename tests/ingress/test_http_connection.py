@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import random
 import zlib
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.errors import InvalidInput
+from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.http.coding import accepted_coding, decoded
 from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.door import HttpDoor
@@ -209,3 +210,39 @@ def test_only_known_codings_are_taken_and_given() -> None:
     assert accepted_coding("gzip;q=0, deflate", 5000) == "deflate"
     assert accepted_coding("gzip", 10) is None
     assert accepted_coding("br", 5000) is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20])
+@pytest.mark.parametrize("kind", ["zeros", "noise"])
+def test_a_body_comes_out_whole_whatever_its_size(size: int, kind: str) -> None:
+    plain = bytes(size) if kind == "zeros" else random.Random(1).randbytes(size)
+    bare = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    for packed, coding in (
+        (gzip.compress(plain), "gzip"),
+        (zlib.compress(plain), "deflate"),
+        (bare.compress(plain) + bare.flush(), "deflate"),
+    ):
+        assert decoded(memoryview(packed), coding, size) == plain
+        with pytest.raises(InvalidInput, match="after the end"):
+            decoded(memoryview(packed + b"x" * 70_000), coding, size)
+        with pytest.raises(InvalidInput, match="too early"):
+            decoded(memoryview(packed[:-1]), coding, size)
+        if size:
+            with pytest.raises(TooLarge):
+                decoded(memoryview(packed), coding, size - 1)
+
+
+def test_what_a_body_becomes_counts_until_it_is_answered(door: HttpDoor) -> None:
+    turns: list[Turn] = []
+    door.serve = turns.append
+    peer = Peer(door)
+    peer.send(post(b"packed"))
+    (turn,) = turns
+    with pytest.raises(Overloaded):
+        turn.take_body(memoryview(bytes(door.limits.held_bytes + 1)))
+    assert door.held.count == len(b"packed")
+    turn.take_body(memoryview(bytes(5000)))
+    assert door.held.count == 5000
+    echo(turn)
+    assert peer.answers == [(200, bytes(5000))]
+    assert door.held.count == 0

@@ -56,7 +56,8 @@ class Places:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._endings.discard(task)
-        task.exception()  # an abort always raises
+        if not task.cancelled():
+            task.exception()  # an abort always raises
 
 
 class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.outcomes import TooLarge
@@ -13,6 +16,7 @@ from scheduler.ingress.oip.outcomes import TooLarge
 _AUTOMATIC = 32 + zlib.MAX_WBITS
 """zlib's mode that takes gzip and zlib streams alike."""
 _RAW = -zlib.MAX_WBITS
+_PIECE_IN_BYTES, _PIECE_OUT_BYTES = 64 * 1024, 1024 * 1024
 _WORTH_BYTES = 1024
 _LEVEL = 1
 _REFUSED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$")
@@ -60,14 +64,44 @@ def _inflated(body: memoryview, name: str, limit: int) -> memoryview:
     # HTTP's deflate is a zlib stream, but clients send raw deflate as well: RFC 9110, 8.4.1.2.
     raw = name == "deflate" and bool(body) and (body[0] & 0x0F) != 8
     inflater = zlib.decompressobj(_RAW if raw else _AUTOMATIC)
+    pieces: list[bytes] = []
+    size = 0
     try:
-        data = inflater.decompress(body, limit + 1)
+        for piece in _pieces(inflater, body):
+            size += len(piece)
+            if size > limit:
+                raise TooLarge(f"the body becomes more than {limit} bytes when it is decompressed")
+            pieces.append(piece)
     except zlib.error as error:
         raise InvalidInput(f"the body is not {name}: {error}") from None
-    if len(data) > limit:
-        raise TooLarge(f"the body becomes more than {limit} bytes when it is decompressed")
     if not inflater.eof:
         raise InvalidInput(f"the {name} body ends too early")
-    if inflater.unused_data:
-        raise InvalidInput(f"there is more after the end of the {name} body")
-    return memoryview(data)
+    return _joined(pieces, size)
+
+
+def _pieces(inflater: Any, body: memoryview) -> Iterator[bytes]:
+    """What a body becomes, piece by piece: zlib keeps the interpreter's lock while it joins them.
+
+    Raises:
+        InvalidInput: There is more after the end.
+    """
+    for start in range(0, len(body), _PIECE_IN_BYTES):
+        rest: Any = body[start : start + _PIECE_IN_BYTES]
+        full = True
+        while (full or rest) and not inflater.eof:
+            piece = inflater.decompress(rest, _PIECE_OUT_BYTES)
+            rest, full = inflater.unconsumed_tail, len(piece) == _PIECE_OUT_BYTES
+            yield piece
+        if inflater.eof and (inflater.unused_data or start + _PIECE_IN_BYTES < len(body)):
+            raise InvalidInput("there is more after the end of the compressed body")
+
+
+def _joined(pieces: list[bytes], size: int) -> memoryview:
+    if len(pieces) == 1:
+        return memoryview(pieces[0])
+    whole = np.empty(size, np.uint8)
+    end = 0
+    for piece in pieces:  # NumPy leaves the lock while it copies
+        start, end = end, end + len(piece)
+        whole[start:end] = np.frombuffer(piece, np.uint8)
+    return whole.data

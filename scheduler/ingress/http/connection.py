@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 
 from scheduler.errors import InvalidInput, LaxityError
+from scheduler.ingress.held import Held
 from scheduler.ingress.http.messages import Request, Response, as_refusal, written
 from scheduler.ingress.http.reading import Incoming
 from scheduler.ingress.oip.outcomes import TooSlow, refusal_of
@@ -27,6 +28,7 @@ class Turn:
     Args:
         flush: Says the answers that are there, in order.
         request: What was asked.
+        held: Counts the request's body.
 
     Attributes:
         request: What was asked.
@@ -34,14 +36,25 @@ class Turn:
         on_gone: Called if the client goes away before the answer.
     """
 
-    __slots__ = ("_flush", "on_gone", "request", "response")
+    __slots__ = ("_flush", "_held", "on_gone", "request", "response")
 
-    def __init__(self, flush: Callable[[], None], request: Request) -> None:
+    def __init__(self, flush: Callable[[], None], request: Request, held: Held) -> None:
         """Not yet answered."""
         self._flush = flush
+        self._held = held
         self.request = request
         self.response: Response | None = None
         self.on_gone: Callable[[], None] | None = None
+
+    def take_body(self, body: memoryview) -> None:
+        """Puts a body in the place of the one that came, and counts it instead.
+
+        Raises:
+            Overloaded: There are too many bytes, of all or of this tenant.
+        """
+        request = self.request
+        self._held.hold(request.tenant, len(body) - len(request.body))
+        request.body = body
 
     def answer(self, response: Response) -> None:
         """Says the answer, once those before it are out."""
@@ -134,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def take(self, request: Request) -> None:
         """A request is there."""
-        turn = Turn(self.flush, request)
+        turn = Turn(self.flush, request, self._door.held)
         self._turns.append(turn)
         if len(self._turns) >= self._door.limits.pipelined:
             self._read(False)
@@ -142,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def refuse(self, request: Request, error: LaxityError) -> None:
         """A request is there that was refused for its headers."""
-        turn = Turn(self.flush, request)
+        turn = Turn(self.flush, request, self._door.held)
         self._turns.append(turn)
         turn.answer(as_refusal(refusal_of(error)))
 
@@ -213,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse_rest(self, error: LaxityError) -> None:
         """Answers what can't be followed, throws away what still comes, and closes."""
-        turn = Turn(self.flush, self._incoming.as_request(keep_alive=False))
+        turn = Turn(self.flush, self._incoming.as_request(keep_alive=False), self._door.held)
         self._closing = True
         self._incoming.drop()
         self._stop_timer()

@@ -75,7 +75,7 @@ class EmbeddedDoor:
         try:
             return await self._serve(request)
         finally:
-            self._door.held.release(tenant, len(whole))
+            self._door.held.release(tenant, len(request.body))
 
     async def _read_in_time(
         self, tenant: Tenant, headers: Mapping[str, str], body: AsyncIterator[bytes]
@@ -113,7 +113,7 @@ class EmbeddedDoor:
             if turn.response is not None and not answered.done():
                 answered.set_result(turn.response)
 
-        turn = Turn(flush, request)
+        turn = Turn(flush, request, self._door.held)
         self._door.serve(turn)
         try:
             return await answered

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -17,13 +20,15 @@ from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.deadlines import deadline_ms, left_ms, priority
 from scheduler.ingress.oip.encoded import is_exact, restored
 from scheduler.ingress.oip.inference import Inference, Inferred, Terms
-from scheduler.ingress.oip.outcomes import refusal_of
+from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
 from scheduler.ingress.oip.request import InferRequest, Region, boolean
 from scheduler.ingress.oip.service import Service
 
 _THREAD_BYTES = 64 * 1024
 """Bodies from this size are compressed and decompressed in a thread: zlib leaves the lock."""
+
+_CODERS = 2
 
 
 class Turns:
@@ -39,6 +44,7 @@ class Turns:
         self.service = service
         self._log_failure = log_failure
         self._tasks: set[asyncio.Task[None]] = set()
+        self._coders = ThreadPoolExecutor(_CODERS, "coder", initializer=_stand_back)
 
     def start(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
         """Answers a turn with what some work gives, unless it says None and will answer itself."""
@@ -64,8 +70,13 @@ class Turns:
         else:
             self.start(turn, self._code(response, coding))
 
+    async def apart(self, work: Callable[..., Any], *given: Any) -> Any:
+        """What some work gives that takes the processor for long; the event loop goes first."""
+        return await asyncio.get_running_loop().run_in_executor(self._coders, work, *given)
+
     async def _code(self, response: Response, coding: str) -> Response:
-        return await asyncio.to_thread(_coded, response, coding)
+        coded: Response = await self.apart(_coded, response, coding)
+        return coded
 
     async def _run(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
         try:
@@ -81,6 +92,11 @@ class Turns:
             turn.answer(response)
         else:
             self.finish(turn, response)
+
+
+def _stand_back() -> None:
+    """Has the kernel let the event loop run as soon as it has something to do."""
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
@@ -126,13 +142,17 @@ class InferTurns:
         request = turn.request
         request.tenant.check_model(model)
         info = self._service.box.known(model) or await self._service.box.model(model)
-        body, limit = request.body, self._limits.body_bytes
         if coding := request.headers.get("content-encoding"):
-            if len(body) < _THREAD_BYTES:
-                body = decoded(body, coding, limit)
-            else:
-                body = await asyncio.to_thread(decoded, body, coding, limit)
-        self._begin(turn, info, version, body)
+            turn.take_body(await self._decoded(request.body, coding))
+        self._begin(turn, info, version, request.body)
+
+    async def _decoded(self, body: memoryview, coding: str) -> memoryview:
+        limit = self._limits.body_bytes
+        if len(body) < _THREAD_BYTES:
+            with contextlib.suppress(TooLarge):  # a small body may become a large one
+                return decoded(body, coding, min(limit, _THREAD_BYTES))
+        whole: memoryview = await self._turns.apart(decoded, body, coding, limit)
+        return whole
 
     def _begin(self, turn: Turn, info: ModelInfo, version: str, body: memoryview) -> None:
         service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
