@@ -119,6 +119,37 @@ def test_a_name_that_is_taken_is_refused(small, heldout):
         make(small, "fp16", heldout, name="small")
 
 
+def test_a_file_that_is_there_is_not_overwritten(small, heldout):
+    (small / "mine.onnx").write_bytes(b"precious")
+    with pytest.raises(ConversionError, match=r"a file mine\.onnx already"):
+        make(small, "fp16", heldout, name="mine")
+    assert (small / "mine.onnx").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_what_the_repository_cannot_read_is_taken_back(small, heldout, monkeypatch, described):
+    if not described:
+        (small / "1").mkdir()
+        (small / "small.onnx").rename(small / "1" / "model.onnx")
+        (small / "model.yaml").unlink()
+    before = {path.name for path in small.iterdir()}
+    # Stands for what nobody thought of: the new file is no model when it is read again.
+    monkeypatch.setattr("workers.optimising.optimise._write", ruin(small))
+    made = make(small, "fp16", heldout)
+    assert "variant 'made-fp16': " in str(made.refused)
+    assert {path.name for path in small.iterdir()} == before
+    assert len(loaded(small).variants) == 1
+
+
+def ruin(folder):
+    def write(path, text):
+        for made in folder.glob("made-*.onnx"):
+            made.write_bytes(b"")
+        path.write_text(text)
+
+    return write
+
+
 def test_a_file_of_an_old_exporter_is_brought_up_to_date(tmp_path):
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(4, 1, 3, 3)).astype(np.float32)
