@@ -68,19 +68,10 @@ def explain(
     if outcome is not None and outcome not in OUTCOMES:
         raise InputProblem(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
     path = journal or _journal_of(url)
-    console = Console(highlight=False)
     if request is None:
-        briefs = _recent(path, count, outcome, model)
-        if as_json:
-            print_json([asdict(brief) for brief in briefs])
-        else:
-            console.print(_table(briefs))
-        return
-    tale = _tale(path, request, run)
-    if as_json:
-        print_json(asdict(tale))
+        _show_recent(_recent(path, count, outcome, model), as_json)
     else:
-        _show(console, request, tale)
+        _show_tale(request, _tale(path, request, run), as_json)
 
 
 def _journal_of(url: str | None) -> Path:
@@ -116,7 +107,10 @@ def _tale(path: Path, request: int, run: str | None) -> Tale:
             raise LaxityError(str(error)) from None
 
 
-def _table(briefs: list[Brief]) -> Table:
+def _show_recent(briefs: list[Brief], as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(brief) for brief in briefs])
+        return
     figures = ("id", "budget ms", "took ms")
     table = plain_table("id", "came", "model", *figures[1:], "outcome", "why", right=figures)
     for brief in briefs:
@@ -129,10 +123,14 @@ def _table(briefs: list[Brief]) -> Table:
             Text(brief.outcome, style=STYLES.get(brief.outcome, "")),
             Text(brief.reason),
         )
-    return table
+    Console(highlight=False).print(table)
 
 
-def _show(console: Console, request: int, tale: Tale) -> None:
+def _show_tale(request: int, tale: Tale, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(tale))
+        return
+    console = Console(highlight=False)
     title: Any = Text(f"request {request}", style="bold")
     title.append(f"  run {tale.run}", style="not bold dim")
     console.print(title)

@@ -41,6 +41,38 @@ class _Data(NamedTuple):
     labels: NDArray[np.int64] | None
 
 
+Format = Annotated[
+    str, typer.Option("--to", metavar="FORMAT", help=f"The number format: {' or '.join(FORMATS)}.")
+]
+Source = Annotated[
+    str | None,
+    typer.Option("--from", metavar="VARIANT", help="What to make it of.", show_default="first"),
+]
+Items = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="[NAME=]PATH[:ARRAY]",
+        help="An .npy or .npz array of many typical items, for each input of the model; int8 "
+        "needs them.",
+    ),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(metavar="PATH[:ARRAY]", help="The right answers: integers, one per item."),
+]
+Calibrate = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Items to see ranges with; the rest measure.")
+]
+MaxDrop = Annotated[
+    float, typer.Option(min=0.0, max=1.0, metavar="SHARE", help="The most that it may lose.")
+]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Its name.", show_default="VARIANT-FORMAT")
+]
+
+
 @app.command(
     name="optimize",
     context_settings=SETTINGS,
@@ -58,37 +90,13 @@ class _Data(NamedTuple):
 )
 def make_variant(
     name: Annotated[str, typer.Argument(metavar="MODEL", help="A model of the repository.")],
-    to: Annotated[
-        str, typer.Option(metavar="FORMAT", help=f"The number format: {' or '.join(FORMATS)}.")
-    ] = "int8",
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="VARIANT", help="What to make it of.", show_default="first"),
-    ] = None,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="[NAME=]PATH[:ARRAY]",
-            help="An .npy or .npz array of many typical items, for each input of the model; "
-            "int8 needs them.",
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(metavar="PATH[:ARRAY]", help="The right answers: integers, one per item."),
-    ] = None,
-    calibrate: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Items to see ranges with; the rest measure.")
-    ] = 128,
-    max_drop: Annotated[
-        float,
-        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="The most that it may lose."),
-    ] = 0.01,
-    variant: Annotated[
-        str | None, typer.Option("--name", help="Its name.", show_default="VARIANT-FORMAT")
-    ] = None,
+    to: Format = "int8",
+    source: Source = None,
+    inputs: Items = None,
+    labels: Labels = None,
+    calibrate: Calibrate = 128,
+    max_drop: MaxDrop = 0.01,
+    variant: Name = None,
     models: Annotated[Path, typer.Option(help="The model repository.")] = Path("models"),
     as_json: AsJson = False,
 ) -> None:
@@ -99,19 +107,19 @@ def make_variant(
     """
     if to not in FORMATS:
         raise InputProblem(f"--to {to!r}: accepted are {' and '.join(FORMATS)}")
-    if labels is not None and not input_:
+    if labels is not None and not inputs:
         raise InputProblem("--labels are of items: name these with --input")
     model = _model(models, name)
     start = _variant(model, source)
-    data = _data(model, to, input_ or [], labels, calibrate)
+    data = _data(model, to, inputs or [], labels, calibrate)
     wish = Wish(start, FORMATS[to], variant or f"{start.name}-{to}", max_drop)
     made = _make(models / name, model, wish, data)
     if as_json:
         print_json(
-            {"model": name, "items": len(data.measured), "random": not input_} | asdict(made)
+            {"model": name, "items": len(data.measured), "random": not inputs} | asdict(made)
         )
     else:
-        _show(Console(highlight=False), name, made, len(data.measured), not input_)
+        _show(Console(highlight=False), name, made, len(data.measured), not inputs)
     if made.refused is not None:
         raise typer.Exit(1)
 

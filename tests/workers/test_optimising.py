@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import yaml
+from onnx import TensorProto, helper, numpy_helper
 
 from workers.model_yaml import ModelFileError, parse_model_file
 from workers.optimising import comparison
@@ -114,6 +117,69 @@ def test_what_cannot_be_converted_is_refused(small, heldout, changes, said):
 def test_a_name_that_is_taken_is_refused(small, heldout):
     with pytest.raises(ModelFileError, match="a variant 'small' already"):
         make(small, "fp16", heldout, name="small")
+
+
+def test_a_file_that_is_there_is_not_overwritten(small, heldout):
+    (small / "mine.onnx").write_bytes(b"precious")
+    with pytest.raises(ConversionError, match=r"a file mine\.onnx already"):
+        make(small, "fp16", heldout, name="mine")
+    assert (small / "mine.onnx").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_what_the_repository_cannot_read_is_taken_back(small, heldout, monkeypatch, described):
+    if not described:
+        (small / "1").mkdir()
+        (small / "small.onnx").rename(small / "1" / "model.onnx")
+        (small / "model.yaml").unlink()
+    before = {path.name for path in small.iterdir()}
+    # Stands for what nobody thought of: the new file is no model when it is read again.
+    monkeypatch.setattr("workers.optimising.optimise._write", ruin(small))
+    made = make(small, "fp16", heldout)
+    assert "variant 'made-fp16': " in str(made.refused)
+    assert {path.name for path in small.iterdir()} == before
+    assert len(loaded(small).variants) == 1
+
+
+def ruin(folder):
+    def write(path, text):
+        for made in folder.glob("made-*.onnx"):
+            made.write_bytes(b"")
+        path.write_text(text)
+
+    return write
+
+
+def test_a_file_of_an_old_exporter_is_brought_up_to_date(tmp_path):
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(4, 1, 3, 3)).astype(np.float32)
+    weights = [
+        numpy_helper.from_array(kernel, "w"),
+        numpy_helper.from_array(np.array(7, np.int64), "num_batches_tracked"),
+    ]
+    # Opset 9 and format 3: weights are inputs as well, and one is used by nobody.
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, 8, 8]),
+        helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 1, 3, 3]),
+        helper.make_tensor_value_info("num_batches_tracked", TensorProto.INT64, []),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4, 6, 6])
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "old", ends, [y])
+    graph.initializer.extend(weights)
+    opsets = [helper.make_opsetid("", 9)]
+    old, new = tmp_path / "old.onnx", tmp_path / "new.onnx"
+    onnx.save(helper.make_model(graph, ir_version=3, opset_imports=opsets), old)
+    items = [{"x": rng.normal(size=(1, 8, 8)).astype(np.float32)} for _ in range(8)]
+
+    convert(old, new, "int8", items, True)
+
+    session = onnxruntime.InferenceSession(new, providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_inputs()] == ["x"]
+    before = onnxruntime.InferenceSession(old, providers=["CPUExecutionProvider"])
+    asked = {"x": items[0]["x"][None]}
+    (found,), (expected,) = session.run(None, asked), before.run(None, asked)
+    assert not np.array_equal(found, expected)
+    np.testing.assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
 
 
 def test_a_file_that_resists_is_named(tmp_path):

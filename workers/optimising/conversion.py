@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from workers.batches import Item
 from workers.runtimes.base import one_line
 from workers.stacking import stack_items
+
+_PER_CHANNEL_OPSET = 13
+_WEIGHTS_APART_IR = 4
+"""From this version of ONNX's own format on, weights need not be inputs."""
+
+_WARNING, _ERROR = 2, 3
+"""Severities of ONNX Runtime's log."""
 
 Target = Literal["int8", "fp16"]
 """The number formats that can be made."""
@@ -61,10 +70,11 @@ def _to_int8(source: Path, target: Path, items: Sequence[Item], batched: bool) -
     from onnxruntime.quantization import QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with tempfile.TemporaryDirectory(prefix="laxity-optimize-") as folder:
-        inferred = Path(folder, source.name)
+    with tempfile.TemporaryDirectory(prefix="laxity-optimize-") as folder, _quiet():
+        modern, inferred = Path(folder, "modern.onnx"), Path(folder, "inferred.onnx")
+        _modernise(source, modern)
         # Symbolic inference would need sympy, and finds no more in models with one free dimension.
-        quant_pre_process(source, inferred, skip_symbolic_shape=True)
+        quant_pre_process(modern, inferred, skip_symbolic_shape=True)
         quantize_static(
             inferred,
             target,
@@ -73,6 +83,54 @@ def _to_int8(source: Path, target: Path, items: Sequence[Item], batched: bool) -
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
         )
+
+
+def _modernise(source: Path, target: Path) -> None:
+    """Write a model as today's exporters would.
+
+    Quantising per channel takes opset 13. Weights that are inputs too, as in files of before
+    2019, could be replaced by a caller, so that nothing is folded into them; and the tools
+    stumble over weights that no node uses.
+    """
+    import onnx
+    from onnx import version_converter
+
+    model = onnx.load(source)
+    opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    if opset < _PER_CHANNEL_OPSET:
+        model = version_converter.convert_version(model, _PER_CHANNEL_OPSET)
+    weights = {weight.name: weight for weight in model.graph.initializer}
+    inputs = [each for each in model.graph.input if each.name not in weights]
+    used = set(_names_read(model.graph))
+    del model.graph.input[:], model.graph.initializer[:]
+    model.graph.input.extend(inputs)
+    model.graph.initializer.extend(weights[name] for name in weights if name in used)
+    model.ir_version = max(model.ir_version, _WEIGHTS_APART_IR)
+    onnx.save(model, target)
+
+
+def _names_read(graph: Any) -> Iterator[str]:
+    """What the nodes of a graph and of those within it read, and what it gives."""
+    yield from (output.name for output in graph.output)
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _names_read(inner)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the tools' hints, which are for those who call them by hand."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(_ERROR)
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        onnxruntime.set_default_logger_severity(_WARNING)
 
 
 def _to_fp16(source: Path, target: Path, items: Sequence[Item], batched: bool) -> None:

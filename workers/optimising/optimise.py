@@ -94,10 +94,11 @@ def optimise(
     """
     source = wish.source
     _check(source, wish)
-    home = folder / f"{wish.name}.onnx"
-    text = _edited(folder, model, wish, None)  # finds a name that is taken before the work
+    _edited(folder, model, wish, None)  # finds a name that is taken before the work
+    if (folder / f"{wish.name}.onnx").exists():
+        raise ConversionError(f"there is a file {wish.name}.onnx already, of no variant")
     with tempfile.TemporaryDirectory(prefix=".laxity-optimize-", dir=folder) as scratch:
-        file = Path(scratch, home.name)
+        file = Path(scratch, f"{wish.name}.onnx")
         tell(f"{wish.name}: converting")
         convert(source.path, file, wish.to, calibration, model.signature.batched)
         variant = replace(
@@ -105,11 +106,26 @@ def optimise(
         )
         made = _measured(model, wish, variant, samples, tell)
         if made.refused is None:
-            text = _edited(folder, model, wish, made.accuracy)
-            for part in Path(scratch).iterdir():
-                shutil.move(part, folder / part.name)
-            _write(folder / "model.yaml", text)
-    return made if made.refused is not None else replace(made, refused=_unread(folder, made))
+            made = _adopted(folder, model, wish, Path(scratch), made)
+    return made
+
+
+def _adopted(folder: Path, model: Model, wish: Wish, scratch: Path, made: Made) -> Made:
+    """Make what lies in a folder part of the model, unless its reader has something against it."""
+    described = folder / "model.yaml"
+    before = described.read_text(encoding="utf-8") if described.exists() else None
+    text = _edited(folder, model, wish, made.accuracy)
+    moved = [Path(shutil.move(part, folder / part.name)) for part in scratch.iterdir()]
+    _write(described, text)
+    refused = _unread(folder, made)
+    if refused is not None:
+        for part in moved:
+            part.unlink()
+        if before is None:
+            described.unlink()
+        else:
+            _write(described, before)
+    return replace(made, refused=refused)
 
 
 def _check(source: Variant, wish: Wish) -> None:
