@@ -48,7 +48,8 @@ class Clock:
         past = np.searchsorted(self.until_ns, at_ns, side="right")
         begun_ns = np.minimum(at_ns, np.append(self.from_ns, FAR_NS)[past])
         out_ns = np.concatenate(([0], np.cumsum(self.until_ns - self.from_ns)))[past]
-        return np.minimum((begun_ns - out_ns - self.origin_ns) // self.grid_ns, self.steps)
+        passed: Ints = (begun_ns - out_ns - self.origin_ns) // self.grid_ns
+        return np.minimum(passed, self.steps)
 
 
 def make_clock(first_ns: Ints, end_ns: Ints, longest_ns: int, least_ns: int, steps: int) -> Clock:
@@ -107,10 +108,10 @@ class Lane:
         self, option: Option, own: Requests, index: Ints, odds: Odds, clock: Clock
     ) -> None:
         """Finds out who could ride when."""
-        first_ns, _, end_ns = option.windows(own.at_ns, own.deadline_ns)
+        first_ns, last_ns, end_ns = option.windows(own.at_ns, own.deadline_ns)
         last = np.full(len(index), clock.at(np.array([option.before_ns - 1]))[0])
         first, end = clock.at(first_ns), clock.at(end_ns)
-        fits = end_ns - first_ns >= odds[0][0]
+        fits = last_ns >= first_ns
         spans = []
         for (time_ns, chance), following in zip(odds, [*odds[1:], None], strict=True):
             high = np.minimum(end - time_ns // clock.grid_ns, last)
@@ -118,10 +119,10 @@ class Lane:
             low = np.maximum(low, first)
             some = np.flatnonzero(fits & (low <= high))
             spans.append((low[some], high[some], index[some], np.full(len(some), chance)))
-        low, high, who, chance = map(np.concatenate, zip(*spans, strict=True))
+        begins, ends, who, chances = map(np.concatenate, zip(*spans, strict=True))
         self.option = option
-        self.edges = np.unique(np.concatenate((low, high + 1)))
-        self._who, self._chance = _table(self.edges, low, high, who, chance)
+        self.edges = np.unique(np.concatenate((begins, ends + 1)))
+        self._who, self._chance = _table(self.edges, begins, ends, who, chances)
 
     def earned(self, fares: Floats) -> Floats:
         """What the dearest riders pay together, from each edge to the next.

@@ -25,19 +25,22 @@ from scheduler.core.targets import TargetSpec
 _STEPS = 400_000
 """So many steps of time there are at most, unless the shortest service time is below one."""
 
-_FIRST_FARE = 0.3
-"""What requests pay at first, as a share of their worth."""
+_PRICES = 12
+"""So many prices of device time are tried to begin with."""
+
+_FEW = 0.05
+"""The lowest of these prices takes about this share of the worth of what is dearest to serve."""
 
 _MEMORY = 0.6
 """How much of the former direction is kept, so that fares don't swing."""
 
-_FIRST_AIM, _LAST_AIM = 0.05, 1e-5
+_FIRST_AIM, _LAST_AIM = 0.05, 3e-4
 """By what share of all worth it is tried to lower the bound, at first and at last."""
 
 _HALVING = 0.6
 """The aim becomes smaller by this factor after `_PATIENCE` fruitless rounds."""
 
-_PATIENCE = 4
+_PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ def whole_bound(
         return WholeBound(0.0, offered, 1)
     worth = np.where(able, found.worth, 0.0)
     certain = [_certain(option) for option, _ in offers]
-    fares = _search(worth, _devices(fleet, found, offers, certain, clock), rounds)
+    devices = _devices(fleet, found, offers, certain, clock)
+    fares = _search(worth, _first(worth, offers, devices), devices, rounds)
     chances = [(odds_of(option), option.times_ns) for option, _ in offers]
     devices = _devices(fleet, found, offers, chances, clock)
     value = _value(worth, fares, [device.most(fares) for device in devices], devices)
@@ -267,9 +271,21 @@ def _value(
     return float(np.sum(worth - fares)) + earned
 
 
-def _search(worth: Floats, devices: Sequence[_Device], rounds: int) -> Floats:
+def _first(worth: Floats, offers: _Offers, devices: Sequence[_Device]) -> Floats:
+    """The best fares that are in proportion to the least device time of each request."""
+    cost = np.full(len(worth), np.inf)
+    for option, rows in offers:
+        cost[rows] = np.minimum(cost[rows], option.least_ns / option.size)
+    dearest = worth[worth > 0] / cost[worth > 0]
+    prices = np.geomspace(_FEW * np.min(dearest), np.max(dearest), _PRICES)
+    tried = [np.minimum(worth, price * cost) for price in prices]
+    values = [_value(worth, f, [device.most(f) for device in devices], devices) for f in tried]
+    return tried[int(np.argmin(values))]
+
+
+def _search(worth: Floats, fares: Floats, devices: Sequence[_Device], rounds: int) -> Floats:
     """Fares at which little is served twice, or refused though it pays less than it is worth."""
-    fares = best = _FIRST_FARE * worth
+    best = fares
     least, aim = np.inf, _FIRST_AIM * float(np.sum(worth))
     direction, failures = np.zeros(len(worth)), 0
     for _ in range(rounds):
