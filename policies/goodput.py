@@ -17,8 +17,8 @@ Rule, in four parts:
   played ahead in (priority, deadline) order; until then that waits. For a second after something
   had to be refused or dropped, costs don't count. (`cheapest` and `spill` compare costs as well.)
 
-Wins under overload and bursts, with mixed models and with devices of unlike speed. Loses a little
-of the most extreme bursts to policies that admit everything and say no late.
+Wins under overload and bursts, with mixed models and with devices of unlike speed. Under overload
+some of what it admits has to be dropped later: to be sure of each promise would finish less.
 
 Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
 Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in

@@ -25,6 +25,9 @@ from scheduler.core.targets import TargetSpec
 _STEPS = 400_000
 """So many steps of time there are at most, unless the shortest service time is below one."""
 
+_TIMES = 32
+"""So many service times of an option are told apart."""
+
 _PRICES = 12
 """So many prices of device time are tried to begin with."""
 
@@ -122,7 +125,7 @@ def whole_bound(
     certain = [_certain(option) for option, _ in offers]
     devices = _devices(fleet, found, offers, certain, clock)
     fares = _search(worth, _first(worth, offers, devices), devices, rounds)
-    chances = [(odds_of(option), option.times_ns) for option, _ in offers]
+    chances = [(odds_of(option), _few(option.times_ns)) for option, _ in offers]
     devices = _devices(fleet, found, offers, chances, clock)
     value = _value(worth, fares, [device.most(fares) for device in devices], devices)
     return WholeBound(min(value, float(np.sum(worth))), offered, clock.grid_ns)
@@ -162,6 +165,13 @@ def _clock(found: Requests, offers: _Offers) -> tuple[Clock | None, Ints]:
     longest_ns = max(option.longest_ns for option, _ in offers)
     least_ns = min(option.least_ns for option, _ in offers)
     return make_clock(first_ns, end_ns, longest_ns, least_ns, _STEPS), able
+
+
+def _few(times_ns: Ints) -> Ints:
+    """Fewer service times, equally likely, of which each quantile is at most the true one."""
+    count = min(len(times_ns), _TIMES)
+    few: Ints = times_ns[np.arange(count) * len(times_ns) // count]
+    return few
 
 
 def _certain(option: Option) -> tuple[Odds, Ints]:
@@ -280,7 +290,8 @@ def _first(worth: Floats, offers: _Offers, devices: Sequence[_Device]) -> Floats
     prices = np.geomspace(_FEW * np.min(dearest), np.max(dearest), _PRICES)
     tried = [np.minimum(worth, price * cost) for price in prices]
     values = [_value(worth, f, [device.most(f) for device in devices], devices) for f in tried]
-    return tried[int(np.argmin(values))]
+    best: Floats = tried[int(np.argmin(values))]
+    return best
 
 
 def _search(worth: Floats, fares: Floats, devices: Sequence[_Device], rounds: int) -> Floats:
