@@ -15,7 +15,7 @@ from math import exp
 from replay.simulator import Arrival
 from scheduler.core.targets import TargetSpec
 
-HOT, COLD = 0.2, 0.05
+HOT, COLD = 0.4, 0.05
 """The temperature at first and at last, in requests."""
 
 _LONG_AGO = -(1 << 62)
