@@ -78,7 +78,11 @@ class Annealing:
             for spec in fleet
         ]
         self._devices: list[list[Batch]] = [[] for _ in fleet]
-        self._idle = list(range(len(arrivals)))
+        self._able = {
+            model: [at for at, ladders in enumerate(self._ladders) if model in ladders]
+            for model in {offer.model for spec in fleet for offer in spec.offers}
+        }
+        self._idle = [at for at, model in enumerate(self._model) if model in self._able]
         self._changes: list[_Change] = []
         self._ejected: list[int] = []
 
@@ -114,7 +118,7 @@ class Annealing:
             movers = tuple(chance.sample(riders, chance.randint(1, len(riders))))
             rest = tuple(rider for rider in riders if rider not in movers)
             gained += self._replace(device, at, 1, [rest])
-        gained += self._insert(chance.randrange(len(self._devices)), movers)
+        gained += self._insert(chance.choice(self._able[self._model[movers[0]]]), movers)
         if gained >= 0 or chance.random() < exp(gained / heat):
             self.value += gained
             self._settle(movers)

@@ -26,7 +26,7 @@ from scheduler.core.requests import Request, RequestClass
 BROKEN = 1.02
 """The factor rises by this when something that was admitted has to be dropped. Together with `KEPT`
 it settles where one moment with drops comes on twenty requests served. Higher means fewer broken
-promises, and less that is finished: with 1.1, one point less on the standard scenarios."""
+promises, and less that is finished: with 1.1, half a point less on the standard scenarios."""
 
 MISSED = 0.7
 """It falls by this for each refused request that would have filled a batch."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.clairvoyant import Annealing
 from policies import POLICIES, make_policy
 from replay.bound import Conditions, exact_bound, fluid_bound, whole_bound
 from replay.simulator import Arrival, Simulator
@@ -353,6 +354,26 @@ def test_long_idle_times_cost_whole_bound_neither_time_nor_truth():
     assert whole_bound([*alone, *far], SINGLE).value == pytest.approx(
         2 * whole_bound(alone, SINGLE).value
     )
+
+
+# -- somebody who does as well
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_clairvoyant_search_finds_the_optimum_of_small_workloads_and_no_more(seed):
+    arrivals = list(poisson(8, 0.6, seed=seed))
+    optimum = exact_bound(arrivals, ONE)
+    assert optimum.exact
+    assert Annealing(arrivals, ONE, seed).improve(3_000) == optimum.value
+
+
+def test_a_clairvoyant_search_begins_with_what_it_is_given_and_stays_below_the_bounds():
+    arrivals = list(poisson(60, 1.5))
+    search = Annealing(arrivals, MIXED, seed=1)
+    search.take(0, [0])
+    assert search.value == 1
+    found = search.improve(5_000)
+    assert len(in_time("edf", arrivals, MIXED)) <= found <= whole_bound(arrivals, MIXED).value
 
 
 # -- service times
