@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -30,6 +31,10 @@ _TIMES = 32
 
 _PRICES = 12
 """So many prices of device time are tried to begin with."""
+
+_FIRST_FARE = 0.3
+"""What requests pay in the other search, as a share of their worth: where nearly all can be served,
+the best price is next to nothing, and there is no way down from there."""
 
 _FEW = 0.05
 """The lowest of these prices takes about this share of the worth of what is dearest to serve."""
@@ -108,7 +113,7 @@ def whole_bound(
         conditions: Transfers, outages, slow-downs by target id.
         times: The true service times; None takes the measured samples of the offers.
         weighted: Counts weight in place of requests.
-        rounds: How often fares are improved.
+        rounds: How often fares are improved, from each of two beginnings.
     """
     fleet = make_fleet(targets, conditions, times)
     found, kinds = _columns(list(arrivals), weighted)
@@ -124,7 +129,8 @@ def whole_bound(
     worth = np.where(able, found.worth, 0.0)
     certain = [_certain(option) for option, _ in offers]
     devices = _devices(fleet, found, offers, certain, clock)
-    fares = _search(worth, _first(worth, offers, devices), devices, rounds)
+    starts = _first(worth, offers, devices), _FIRST_FARE * worth
+    _, fares = min([_search(worth, start, devices, rounds) for start in starts], key=itemgetter(0))
     chances = [(odds_of(option), _few(option.times_ns)) for option, _ in offers]
     devices = _devices(fleet, found, offers, chances, clock)
     value = _value(worth, fares, [device.most(fares) for device in devices], devices)
@@ -294,8 +300,10 @@ def _first(worth: Floats, offers: _Offers, devices: Sequence[_Device]) -> Floats
     return best
 
 
-def _search(worth: Floats, fares: Floats, devices: Sequence[_Device], rounds: int) -> Floats:
-    """Fares at which little is served twice, or refused though it pays less than it is worth."""
+def _search(
+    worth: Floats, fares: Floats, devices: Sequence[_Device], rounds: int
+) -> tuple[float, Floats]:
+    """Fares at which little is served twice or never; before them, the bound that they give."""
     best = fares
     least, aim = np.inf, _FIRST_AIM * float(np.sum(worth))
     direction, failures = np.zeros(len(worth)), 0
@@ -316,4 +324,4 @@ def _search(worth: Floats, fares: Floats, devices: Sequence[_Device], rounds: in
         if length == 0 or aim < _LAST_AIM * float(np.sum(worth)):
             break
         fares = np.clip(fares - (value - least + aim) / length * move, 0.0, worth)
-    return best
+    return float(least), best
