@@ -1,11 +1,16 @@
 """How near policies come to the optimum of small workloads.
 
     python -m benchmarks.optimum [--policy A,B] [--instances N] [--requests N] [--json FILE]
+    python -m benchmarks.optimum --slice SCENARIO,… [--seeds N,…] [--requests N] [--moves N] …
 
 Each instance is a small random workload of two models on one or two devices of unlike speed, in
 batches of up to four, with deadlines of 10 to 50 ms and a load between half and twice what the
 devices do one by one. The optimum is that of a clairvoyant (`replay.bound.exact_bound`); where the
 solver ran out of time it is only known that nothing is better, and the share is that of a bound.
+
+With `--slice` the instances are the first requests of standard scenarios, with every service time
+at its median. The optimum of these is not known: it lies between what a clairvoyant search found
+(`benchmarks.clairvoyant`, begun with the schedule of the first policy) and the bounds.
 """
 
 from __future__ import annotations
@@ -15,11 +20,14 @@ import random
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.clairvoyant import Annealing
 from benchmarks.figures import write_figures
-from replay.bound import ExactBound, exact_bound
+from replay.bound import ExactBound, exact_bound, fluid_bound, whole_bound
 from replay.experiment import PolicyChoice
+from replay.scenarios import FOLDER, load_scenario
 from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
@@ -60,17 +68,23 @@ def device(name: str, base_ms: int, item_ms: int, b_ms: int) -> TargetSpec:
     return TargetSpec(name, tuple(offers))
 
 
-def in_time(policy: str, fleet: Sequence[TargetSpec], arrivals: Sequence[Arrival]) -> int:
-    """How many a policy finishes in time."""
+def played(
+    policy: str, fleet: Sequence[TargetSpec], arrivals: Sequence[Arrival]
+) -> tuple[int, list[Dispatch]]:
+    """How many a policy finishes in time, and its batches in the order of their begin."""
     latency_ns = {
         (spec.id, offer.model): offer.latency_ns for spec in fleet for offer in spec.offers
     }
+    runs: list[Dispatch] = []
 
     def service_ns(run: Dispatch) -> int:
         return latency_ns[run.target_id, run.model][len(run.request_ids)][0]
 
-    simulator = Simulator(PolicyChoice.parse(policy).make(), fleet, service_ns)
-    return sum(ending.in_time for ending in simulator.run(arrivals))
+    def on_run(run: Dispatch, _begun_ns: int, _done_ns: int) -> None:
+        runs.append(run)
+
+    simulator = Simulator(PolicyChoice.parse(policy).make(), fleet, service_ns, on_run=on_run)
+    return sum(ending.in_time for ending in simulator.run(arrivals)), runs
 
 
 def rows(
@@ -80,8 +94,70 @@ def rows(
     for seed in range(instances):
         load, fleet, arrivals = instance(seed, requests)
         best = exact_bound(arrivals, fleet, time_limit_s=time_limit_s)
-        finished = {policy: in_time(policy, fleet, arrivals) for policy in policies}
+        finished = {policy: played(policy, fleet, arrivals)[0] for policy in policies}
         yield load, len(fleet), best, finished
+
+
+def certain(spec: TargetSpec) -> TargetSpec:
+    """A target on which every batch takes its median time."""
+    return replace(
+        spec,
+        offers=tuple(
+            replace(
+                offer,
+                latency_ns={
+                    size: (sorted(samples)[len(samples) // 2],)
+                    for size, samples in offer.latency_ns.items()
+                },
+            )
+            for offer in spec.offers
+        ),
+    )
+
+
+def slice_of(
+    scenario: str, seed: int, requests: int, policies: Sequence[str], moves: int
+) -> dict[str, float]:
+    """Of the first requests of a scenario: how many are in time, by whom, and the bounds.
+
+    Raises:
+        ValueError: Its devices are far, or something happens to them.
+    """
+    experiment = load_scenario(FOLDER / f"{scenario}.yaml").experiment(requests)
+    fleet = experiment.fleet
+    if fleet.script or any(device.link or device.truth.drift for device in fleet.devices):
+        raise ValueError(f"scenario {scenario!r} is not one of steady devices on one box")
+    arrivals = list(experiment.arrivals(seed))
+    specs = [certain(spec) for spec in fleet.targets()]
+    figures: dict[str, float] = {}
+    for policy in policies:
+        figures[policy], runs = played(policy, specs, arrivals)
+        if policy == policies[0]:
+            search = Annealing(arrivals, specs, seed)
+            for index, spec in enumerate(specs):
+                for run in (run for run in runs if run.target_id == spec.id):
+                    search.take(index, [request_id - 1 for request_id in run.request_ids])
+    figures["clairvoyant"] = search.improve(moves)
+    figures["whole"] = whole_bound(arrivals, specs, rounds=400).value
+    figures["fluid"] = fluid_bound(arrivals, specs).value
+    return figures
+
+
+def measure_slices(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Means over the seeds as shares of all requests, by scenario."""
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    means: dict[str, dict[str, float]] = {}
+    for scenario in args.slice.split(","):
+        found = []
+        for seed in seeds:
+            policies = args.policy.split(",")
+            found.append(slice_of(scenario, seed, args.requests, policies, args.moves))
+            print(f"{scenario}, seed {seed}:", found[-1], file=sys.stderr)
+        means[scenario] = {
+            name: statistics.fmean(figures[name] for figures in found) / args.requests
+            for name in found[0]
+        }
+    return means
 
 
 def main() -> None:
@@ -91,8 +167,14 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=30)
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--time-limit-s", type=float, default=30.0, help="of the solver, each")
+    parser.add_argument("--slice", help="scenarios, with commas, of which to take the first")
+    parser.add_argument("--seeds", default="101,102,103", help="of the slices, with commas")
+    parser.add_argument("--moves", type=int, default=300_000, help="of the search, each slice")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
+    if args.slice:
+        write_figures(measure_slices(args), args.json)
+        return
     policies = args.policy.split(",")
     shares: dict[str, list[float]] = {policy: [] for policy in policies}
     exact = 0

@@ -21,8 +21,8 @@ Rule, in five parts:
 * Other boxes. They get what would be late here, before what is paid for does. While much more
   comes in than a box could do itself, they are used like devices of its own instead.
 
-Wins under overload and bursts, with mixed models and with devices of unlike speed. Loses a little
-of the most extreme bursts to policies that admit everything and say no late.
+Wins under overload and bursts, with mixed models and with devices of unlike speed. Under overload
+some of what it admits has to be dropped later: to be sure of each promise would finish less.
 
 Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
 Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in

@@ -108,10 +108,10 @@ class Lane:
         self, option: Option, own: Requests, index: Ints, odds: Odds, clock: Clock
     ) -> None:
         """Finds out who could ride when."""
-        first_ns, _, end_ns = option.windows(own.at_ns, own.deadline_ns)
+        first_ns, last_ns, end_ns = option.windows(own.at_ns, own.deadline_ns)
         last = np.full(len(index), clock.at(np.array([option.before_ns - 1]))[0])
         first, end = clock.at(first_ns), clock.at(end_ns)
-        fits = end_ns - first_ns >= odds[0][0]
+        fits = last_ns >= first_ns
         spans = []
         for (time_ns, chance), following in zip(odds, [*odds[1:], None], strict=True):
             high = np.minimum(end - time_ns // clock.grid_ns, last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -25,19 +26,29 @@ from scheduler.core.targets import TargetSpec
 _STEPS = 400_000
 """So many steps of time there are at most, unless the shortest service time is below one."""
 
+_TIMES = 32
+"""So many service times of an option are told apart."""
+
+_PRICES = 12
+"""So many prices of device time are tried to begin with."""
+
 _FIRST_FARE = 0.3
-"""What requests pay at first, as a share of their worth."""
+"""What requests pay in the other search, as a share of their worth: where nearly all can be served,
+the best price is next to nothing, and there is no way down from there."""
+
+_FEW = 0.05
+"""The lowest of these prices takes about this share of the worth of what is dearest to serve."""
 
 _MEMORY = 0.6
 """How much of the former direction is kept, so that fares don't swing."""
 
-_FIRST_AIM, _LAST_AIM = 0.05, 1e-5
+_FIRST_AIM, _LAST_AIM = 0.05, 3e-4
 """By what share of all worth it is tried to lower the bound, at first and at last."""
 
 _HALVING = 0.6
 """The aim becomes smaller by this factor after `_PATIENCE` fruitless rounds."""
 
-_PATIENCE = 4
+_PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +113,7 @@ def whole_bound(
         conditions: Transfers, outages, slow-downs by target id.
         times: The true service times; None takes the measured samples of the offers.
         weighted: Counts weight in place of requests.
-        rounds: How often fares are improved.
+        rounds: How often fares are improved, from each of two beginnings.
     """
     fleet = make_fleet(targets, conditions, times)
     found, kinds = _columns(list(arrivals), weighted)
@@ -117,8 +128,10 @@ def whole_bound(
         return WholeBound(0.0, offered, 1)
     worth = np.where(able, found.worth, 0.0)
     certain = [_certain(option) for option, _ in offers]
-    fares = _search(worth, _devices(fleet, found, offers, certain, clock), rounds)
-    chances = [(odds_of(option), option.times_ns) for option, _ in offers]
+    devices = _devices(fleet, found, offers, certain, clock)
+    starts = _first(worth, offers, devices), _FIRST_FARE * worth
+    _, fares = min([_search(worth, start, devices, rounds) for start in starts], key=itemgetter(0))
+    chances = [(odds_of(option), _few(option.times_ns)) for option, _ in offers]
     devices = _devices(fleet, found, offers, chances, clock)
     value = _value(worth, fares, [device.most(fares) for device in devices], devices)
     return WholeBound(min(value, float(np.sum(worth))), offered, clock.grid_ns)
@@ -158,6 +171,13 @@ def _clock(found: Requests, offers: _Offers) -> tuple[Clock | None, Ints]:
     longest_ns = max(option.longest_ns for option, _ in offers)
     least_ns = min(option.least_ns for option, _ in offers)
     return make_clock(first_ns, end_ns, longest_ns, least_ns, _STEPS), able
+
+
+def _few(times_ns: Ints) -> Ints:
+    """Fewer service times, equally likely, of which each quantile is at most the true one."""
+    count = min(len(times_ns), _TIMES)
+    few: Ints = times_ns[np.arange(count) * len(times_ns) // count]
+    return few
 
 
 def _certain(option: Option) -> tuple[Odds, Ints]:
@@ -267,9 +287,24 @@ def _value(
     return float(np.sum(worth - fares)) + earned
 
 
-def _search(worth: Floats, devices: Sequence[_Device], rounds: int) -> Floats:
-    """Fares at which little is served twice, or refused though it pays less than it is worth."""
-    fares = best = _FIRST_FARE * worth
+def _first(worth: Floats, offers: _Offers, devices: Sequence[_Device]) -> Floats:
+    """The best fares that are in proportion to the least device time of each request."""
+    cost = np.full(len(worth), np.inf)
+    for option, rows in offers:
+        cost[rows] = np.minimum(cost[rows], option.least_ns / option.size)
+    dearest = worth[worth > 0] / cost[worth > 0]
+    prices = np.geomspace(_FEW * np.min(dearest), np.max(dearest), _PRICES)
+    tried = [np.minimum(worth, price * cost) for price in prices]
+    values = [_value(worth, f, [device.most(f) for device in devices], devices) for f in tried]
+    best: Floats = tried[int(np.argmin(values))]
+    return best
+
+
+def _search(
+    worth: Floats, fares: Floats, devices: Sequence[_Device], rounds: int
+) -> tuple[float, Floats]:
+    """Fares at which little is served twice or never; before them, the bound that they give."""
+    best = fares
     least, aim = np.inf, _FIRST_AIM * float(np.sum(worth))
     direction, failures = np.zeros(len(worth)), 0
     for _ in range(rounds):
@@ -289,4 +324,4 @@ def _search(worth: Floats, devices: Sequence[_Device], rounds: int) -> Floats:
         if length == 0 or aim < _LAST_AIM * float(np.sum(worth)):
             break
         fares = np.clip(fares - (value - least + aim) / length * move, 0.0, worth)
-    return best
+    return float(least), best

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.clairvoyant import Annealing
 from policies import POLICIES, make_policy
 from replay.bound import Conditions, exact_bound, fluid_bound, whole_bound
 from replay.simulator import Arrival, Simulator
@@ -279,7 +280,7 @@ def test_no_policy_beats_the_bounds_of_a_small_workload(fleet, per_ms, seed):
 
 @pytest.mark.parametrize("per_ms", [0.8, 2.0, 5.0])
 def test_no_policy_beats_the_bounds_however_they_are_computed(per_ms):
-    arrivals = list(poisson(400, per_ms))
+    arrivals = list(poisson(300, per_ms))
     options: list[dict[str, Any]] = [
         {"weighted": weighted, "block": block, "rounds": rounds}
         for weighted in (False, True)
@@ -339,9 +340,9 @@ def test_what_is_certain_is_the_bound():
     assert bound.share == 1.0
 
 
-@pytest.mark.parametrize("per_ms", [0.4, 0.8, 1.5])
+@pytest.mark.parametrize("per_ms", [0.6, 1.5])
 def test_whole_batches_of_mixed_classes_bound_closer_than_fractions_of_them(per_ms):
-    arrivals = list(poisson(150, per_ms))
+    arrivals = list(poisson(100, per_ms))
     whole, fluid = whole_bound(arrivals, MIXED).value, fluid_bound(arrivals, MIXED).value
     assert whole <= fluid
     assert max(len(in_time(name, arrivals, MIXED)) for name in POLICIES) <= whole
@@ -353,6 +354,26 @@ def test_long_idle_times_cost_whole_bound_neither_time_nor_truth():
     assert whole_bound([*alone, *far], SINGLE).value == pytest.approx(
         2 * whole_bound(alone, SINGLE).value
     )
+
+
+# -- somebody who does as well
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_clairvoyant_search_finds_the_optimum_of_small_workloads_and_no_more(seed):
+    arrivals = list(poisson(8, 0.6, seed=seed))
+    optimum = exact_bound(arrivals, ONE)
+    assert optimum.exact
+    assert Annealing(arrivals, ONE, seed).improve(3_000) == optimum.value
+
+
+def test_a_clairvoyant_search_begins_with_what_it_is_given_and_stays_below_the_bounds():
+    arrivals = list(poisson(60, 1.5))
+    search = Annealing(arrivals, MIXED, seed=1)
+    search.take(0, [0])
+    assert search.value == 1
+    found = search.improve(5_000)
+    assert len(in_time("edf", arrivals, MIXED)) <= found <= whole_bound(arrivals, MIXED).value
 
 
 # -- service times

@@ -1,0 +1,210 @@
+"""A good schedule for somebody who knows what will come: simulated annealing.
+
+Nobody can do better than a bound says; somebody does as well as this. Service times are certain:
+the only sample of each offer.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp
+
+from replay.simulator import Arrival
+from scheduler.core.targets import TargetSpec
+
+HOT, COLD = 0.4, 0.05
+"""The temperature at first and at last, in requests."""
+
+_LONG_AGO = -(1 << 62)
+
+Ladder = tuple[tuple[int, ...], tuple[int, ...]]
+"""Batch sizes, ascending, and how long each takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a schedule; all of its riders are in time.
+
+    Attributes:
+        riders: Which requests; where they are no measured size, the last of them don't count.
+        begin_ns: When it begins.
+        end_ns: When it is done.
+    """
+
+    riders: tuple[int, ...]
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What was in a device's sequence from an index on."""
+
+    device: int
+    first: int
+    before: list[Batch]
+
+
+class Annealing:
+    """A schedule, and how it is changed.
+
+    Args:
+        arrivals: The workload.
+        fleet: Devices that run one batch at a time, with one variant of each model.
+        seed: Of chance.
+
+    Attributes:
+        value: How many requests are in time.
+    """
+
+    def __init__(self, arrivals: Sequence[Arrival], fleet: Sequence[TargetSpec], seed: int) -> None:
+        """Serves nobody."""
+        self.value = 0
+        self._chance = random.Random(seed)
+        self._come_ns = [arrival.at_ns for arrival in arrivals]
+        self._due_ns = [arrival.at_ns + arrival.budget_ns for arrival in arrivals]
+        self._model = [arrival.kind.model for arrival in arrivals]
+        self._ladders: list[dict[str, Ladder]] = [
+            {
+                offer.model: (
+                    tuple(sorted(offer.latency_ns)),
+                    tuple(offer.latency_ns[size][0] for size in sorted(offer.latency_ns)),
+                )
+                for offer in spec.offers
+            }
+            for spec in fleet
+        ]
+        self._devices: list[list[Batch]] = [[] for _ in fleet]
+        self._able = {
+            model: [at for at, ladders in enumerate(self._ladders) if model in ladders]
+            for model in {offer.model for spec in fleet for offer in spec.offers}
+        }
+        self._idle = [at for at, model in enumerate(self._model) if model in self._able]
+        self._changes: list[_Change] = []
+        self._ejected: list[int] = []
+
+    def take(self, device: int, riders: Iterable[int]) -> None:
+        """Appends a batch to a device's sequence, as far as it is in time."""
+        fresh = tuple(riders)
+        self.value += self._replace(device, len(self._devices[device]), 0, [fresh])
+        self._settle(fresh)
+
+    def improve(self, moves: int) -> int:
+        """The most requests that were in time after any of so many moves."""
+        best = self.value
+        for move in range(moves):
+            heat = HOT * (COLD / HOT) ** (move / moves)
+            self._move(heat)
+            best = max(best, self.value)
+        return best
+
+    # -- moves
+
+    def _move(self, heat: float) -> None:
+        """Puts some requests of one class elsewhere, or leaves all as it was."""
+        chance = self._chance
+        gained = 0
+        if self._idle and chance.random() < 0.6:
+            movers: tuple[int, ...] = (chance.choice(self._idle),)
+        else:
+            device = chance.randrange(len(self._devices))
+            if not self._devices[device]:
+                return
+            at = chance.randrange(len(self._devices[device]))
+            riders = self._devices[device][at].riders
+            movers = tuple(chance.sample(riders, chance.randint(1, len(riders))))
+            rest = tuple(rider for rider in riders if rider not in movers)
+            gained += self._replace(device, at, 1, [rest])
+        gained += self._insert(chance.choice(self._able[self._model[movers[0]]]), movers)
+        if gained >= 0 or chance.random() < exp(gained / heat):
+            self.value += gained
+            self._settle(movers)
+        else:
+            for change in reversed(self._changes):
+                self._devices[change.device][change.first :] = change.before
+            self._changes.clear()
+            self._ejected.clear()
+
+    def _insert(self, device: int, movers: tuple[int, ...]) -> int:
+        """Into a batch of their class, or as one of their own; what that gains."""
+        chance, sequence = self._chance, self._devices[device]
+        sizes, _ = self._ladders[device][self._model[movers[0]]]
+        come_ns = max(self._come_ns[mover] for mover in movers)
+        due_ns = min(self._due_ns[mover] for mover in movers)
+        low = bisect_right(sequence, come_ns, key=lambda batch: batch.end_ns)
+        high = max(low, bisect_right(sequence, due_ns, key=lambda batch: batch.begin_ns))
+        if chance.random() < 0.6:
+            fitting = [
+                at
+                for at in range(max(0, low - 1), high)
+                if self._model[sequence[at].riders[0]] == self._model[movers[0]]
+                and len(sequence[at].riders) + len(movers) <= sizes[-1]
+            ]
+            if fitting:
+                at = chance.choice(fitting)
+                return self._replace(device, at, 1, [sequence[at].riders + movers])
+        at = chance.randint(low, high)
+        over = int(at < len(sequence) and chance.random() < 0.3)
+        if over:
+            self._ejected += sequence[at].riders
+        return self._replace(device, at, over, [movers])
+
+    def _replace(
+        self, device: int, first: int, count: int, fresh: Iterable[tuple[int, ...]]
+    ) -> int:
+        """Puts batches in the place of others, and moves what follows; what that gains."""
+        sequence = self._devices[device]
+        self._changes.append(_Change(device, first, sequence[first:]))
+        free_ns = sequence[first - 1].end_ns if first else _LONG_AGO
+        gained = -sum(self._count(device, batch) for batch in sequence[first : first + count])
+        after: list[Batch] = []
+        for riders in fresh:
+            free_ns, more = self._begin(device, riders, free_ns, after)
+            gained += more
+        follows = first + count
+        while follows < len(sequence):
+            batch = sequence[follows]
+            if max(free_ns, self._ready_ns(batch.riders)) == batch.begin_ns:
+                break
+            free_ns, more = self._begin(device, batch.riders, free_ns, after)
+            gained += more - self._count(device, batch)
+            follows += 1
+        sequence[first:follows] = after
+        return gained
+
+    def _begin(
+        self, device: int, riders: tuple[int, ...], free_ns: int, after: list[Batch]
+    ) -> tuple[int, int]:
+        """Begins a batch without those who would be late; when it is done, how many count."""
+        while riders:
+            sizes, times_ns = self._ladders[device][self._model[riders[0]]]
+            begin_ns = max(free_ns, self._ready_ns(riders))
+            rung = bisect_right(sizes, len(riders)) - 1
+            end_ns = begin_ns + times_ns[rung]
+            late = [rider for rider in riders if self._due_ns[rider] < end_ns]
+            if not late:
+                after.append(Batch(riders, begin_ns, end_ns))
+                return end_ns, sizes[rung]
+            out = late[-1]
+            if len(riders) > 1 and self._chance.random() < 0.3:
+                out = max(riders, key=self._come_ns.__getitem__)
+            self._ejected.append(out)
+            riders = tuple(rider for rider in riders if rider != out)
+        return free_ns, 0
+
+    def _ready_ns(self, riders: tuple[int, ...]) -> int:
+        return max([self._come_ns[rider] for rider in riders])
+
+    def _count(self, device: int, batch: Batch) -> int:
+        sizes, _ = self._ladders[device][self._model[batch.riders[0]]]
+        return sizes[bisect_right(sizes, len(batch.riders)) - 1]
+
+    def _settle(self, movers: Iterable[int]) -> None:
+        """Notes who is served now and who is not any more."""
+        idle = set(self._idle).difference(movers).union(self._ejected)
+        self._idle = sorted(idle)
+        self._changes.clear()
+        self._ejected.clear()
