@@ -12,7 +12,7 @@ class Held:
     """Counts in and out.
 
     Args:
-        limit: How much there may be; of each tenant its share of it.
+        limit: How much there may be; of each tenant its share of it, 1 at least.
         unit: What is counted.
 
     Attributes:
@@ -32,7 +32,7 @@ class Held:
         Raises:
             Overloaded: There is too much, of all or of this tenant.
         """
-        share = int(self._limit * tenant.queue_share)
+        share = max(1, int(self._limit * tenant.queue_share))
         if self.count + count > self._limit or self._by[tenant.name] + count > share:
             raise Overloaded(
                 f"requests hold {min(self._limit, share)} {self._unit} already, or would",
