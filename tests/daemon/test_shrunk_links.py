@@ -59,11 +59,9 @@ def test_inputs_are_as_small_as_a_deadline_needs_and_the_answer_says_so(way: str
             assert calm.notes == {}
             assert off(pair.device.given[-1]) == 0
             await pair.settle()
-            half = await pair.ask_until_done(FOR_HALF_MS)
-            assert half.notes == {"shrunk": "image as float16 for far"}
+            await pair.ask_until_sent_as("float16", FOR_HALF_MS)
             assert 0 < off(pair.device.given[-1]) <= 2.0**-11
-            small = await pair.ask_until_done(FOR_JPEG_MS)
-            assert small.notes == {"shrunk": "image as jpeg for far"}
+            small = await pair.ask_until_sent_as("jpeg", FOR_JPEG_MS)
             assert 2.0**-11 < off(pair.device.given[-1]) < 0.3
             assert abs(mean_of(small) - mean_of(calm)).max() < 0.02
             exact = await pair.ask(deadline_ms=FOR_JPEG_MS, exact=True)
@@ -118,8 +116,7 @@ def test_the_far_end_needs_not_to_allow_what_it_undoes(tmp_path: Path):
     async def work() -> None:
         async with site_pair(card((InputForms("image", (FLOAT16,)),)), card(())) as pair:
             await pair.settle()
-            answer = await pair.ask_until_done(FOR_HALF_MS)
-            assert answer.notes == {"shrunk": "image as float16 for far"}
+            await pair.ask_until_sent_as("float16", FOR_HALF_MS)
 
     run(work)
 
@@ -128,8 +125,7 @@ def test_a_model_that_only_a_neighbour_has_travels_as_that_one_allows(tmp_path: 
     async def work() -> None:
         async with site_pair(None, card()) as pair:
             await pair.settle()
-            answer = await pair.ask_until_done(FOR_JPEG_MS)
-            assert answer.notes == {"shrunk": "image as jpeg for far"}
+            await pair.ask_until_sent_as("jpeg", FOR_JPEG_MS)
 
     run(work)
 
