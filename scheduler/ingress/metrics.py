@@ -55,6 +55,7 @@ class _Box(Collector):
         yield from _whole(self._status)
         yield from _models(self._statistics)
         yield from _targets(self._status["targets"])
+        yield from _shrunk(self._status["targets"])
         yield from _clouds([t for t in self._status["targets"] if "breaker" in t])
         yield from _cache(self._status["cache"])
         yield from _others(self._status)
@@ -152,10 +153,24 @@ def _targets(targets: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     for key, (name, text) in _TELEMETRY.items():
         if told := [(labels, known[key]) for labels, known in telemetry if key in known]:
             yield _gauge(f"target_{name}", text, *told)
+    drawn = [(named(t), t["energy"]) for t in targets if t.get("energy")]
+    if drawn:
+        text = "What its batches have drawn"
+        yield _counter("target_energy_joules", text, *((n, e["joules"]) for n, e in drawn))
     if telemetry:
         text = "1 while something slows the device down"
         slow = ((labels, bool(known.get("throttled"))) for labels, known in telemetry)
         yield _gauge("target_throttled", text, *slow)
+
+
+def _shrunk(targets: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    used = [
+        ({"target": target["id"], "model": each["model"], "form": each["form"]}, each["batches"])
+        for target in targets
+        for each in target.get("shrunk", ())
+    ]
+    if used:
+        yield _counter("shrunk_batches", "Batches whose inputs were made smaller", *used)
 
 
 def _clouds(clouds: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
@@ -211,5 +226,11 @@ def _others(status: Mapping[str, Any]) -> Iterator[Metric]:
         members = status["neighbours"]["members"]
         text = "1 while no other box of the site is heard"
         yield _gauge("alone", text, ({}, status["neighbours"]["alone"]))
+        boxes = [t for t in status["targets"] if "forwarded" in t]
+        for name, text in (
+            ("forwarded", "Requests sent to other boxes"),
+            ("refused", "Those that they refused at once"),
+        ):
+            yield _counter(f"neighbour_{name}", text, *(({"box": t["id"]}, t[name]) for t in boxes))
         heard = (({"box": m["name"], "state": m["state"]}, 1) for m in members)
         yield _gauge("neighbours", "Other boxes of the site, and how they are", *heard)

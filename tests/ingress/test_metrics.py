@@ -93,10 +93,15 @@ def test_clouds_caches_tasks_and_neighbours_are_told_where_they_are():
         **Counts(hits=Hits(memory=5), misses=2).describe(),
         "stale": 1, "evicted": 0, "entries": 4, "bytes": 4096,
     }  # fmt: skip
+    peer = {
+        **DEVICE, "id": "b", "forwarded": 9, "refused": 2,
+        "energy": {"joules": 1.5, "cost": 0.0},
+        "shrunk": [{"model": "m", "form": "x as float16", "batches": 3}],
+    }  # fmt: skip
     members = [{"name": "b", "address": "b:1", "state": "gone", "heard_s": None}]
     whole = {
         **STATUS,
-        "targets": [DEVICE, CLOUD],
+        "targets": [DEVICE, CLOUD, peer],
         "cache": cache,
         "durable": {"waiting": 6, "running": 1},
         "neighbours": {"box": "a", "alone": True, "members": members},
@@ -113,6 +118,10 @@ def test_clouds_caches_tasks_and_neighbours_are_told_where_they_are():
     assert found["laxity_tasks", "waiting"] == 6
     assert found["laxity_alone",] == 1
     assert found["laxity_neighbours", "b", "gone"] == 1
+    assert found["laxity_neighbour_forwarded_total", "b"] == 9
+    assert found["laxity_neighbour_refused_total", "b"] == 2
+    assert found["laxity_target_energy_joules_total", "b"] == 1.5
+    assert found["laxity_shrunk_batches_total", "b", "m", "x as float16"] == 3
 
 
 @pytest.fixture
