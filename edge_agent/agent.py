@@ -201,8 +201,7 @@ class Agent:
         """Starts over, from any thread: those of the old life may wait for Ray without end."""
         if not self._stopping.is_set():
             print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
-            shutil.rmtree(self._run_dir, ignore_errors=True)
-            start_over(self._born_s)
+            start_over(self._born_s, self._run_dir)
 
     def _clean_up(self) -> None:
         self._stopping.set()

@@ -14,6 +14,7 @@ from rich.console import Console
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, describe, probe, to_dict
 from edge_agent.ray_settings import set_ray_environment
+from edge_agent.rebirth import end_past_life
 from edge_agent.terminal import DeviceBars, on_signals
 from scheduler.config import Config, ConfigError, load_config
 
@@ -132,6 +133,7 @@ def _drain(agent: Any, at_once: threading.Event) -> int:
 
 def main() -> None:
     """The entry point of the command."""
+    end_past_life()
     sys.exit(app())
 
 

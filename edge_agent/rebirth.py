@@ -1,27 +1,34 @@
 """Starting the agent over in its own process, when what it stands on is gone.
 
-Actors can't outlive the Ray that runs them, and a process can't get rid of a Ray that is half dead.
-So every process of this life is ended and the agent executes itself once more: it keeps its number,
-which is what a service manager watches, and its log.
+Actors can't outlive the Ray that runs them, and a process can't get rid of a Ray that is half dead:
+threads of its library may end the process at any moment. So the agent executes itself once more, at
+once; it keeps its number, which is what a service manager watches, and its log. The next life
+begins by ending what is left of the one before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import psutil
 
 _MARK = "LAXITY_AGENT_LIFE"
+_PAST = "LAXITY_AGENT_PAST"
+_PAST_FOLDER = "LAXITY_AGENT_PAST_FOLDER"
 _FAILED = "LAXITY_AGENT_SHORT_LIVES"
 
 SHORT_LIFE_S = 60.0
 """Who lived no longer than this waits before the next life, each time twice as long."""
 
 _LONGEST_WAIT_S = 30.0
+_ROUNDS = 5
+"""So often it is looked for processes of a past life: while some die, others may be started."""
 
 
 def mark_life() -> None:
@@ -29,32 +36,57 @@ def mark_life() -> None:
     os.environ[_MARK] = uuid.uuid4().hex
 
 
-def start_over(born_s: float) -> None:
-    """Ends all that was started in this life, and begins the next one; does not return.
+def start_over(born_s: float, folder: Path) -> None:
+    """Begins the next life; does not return.
 
     Args:
         born_s: When this life began, on the monotonic clock.
+        folder: What this life has kept its files in; they are removed.
     """
     short = int(os.environ.get(_FAILED, "0")) + 1 if time.monotonic() - born_s < SHORT_LIFE_S else 0
-    os.environ[_FAILED] = str(short)
-    _end_all()
+    told = {_FAILED: str(short), _PAST: os.environ[_MARK], _PAST_FOLDER: str(folder)}
+    os.execve(sys.executable, sys.orig_argv, {**os.environ, **told})
+
+
+def end_past_life() -> None:
+    """Ends what a life before this one in the same process has left, if there was one."""
+    life = os.environ.pop(_PAST, None)
+    if life is None:
+        return
+    folder = os.environ.pop(_PAST_FOLDER)
+    _end_all(life, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    short = int(os.environ[_FAILED])
     if short > 1:
         time.sleep(min(_LONGEST_WAIT_S, 2.0 ** (short - 1)))
-    os.execv(sys.executable, sys.orig_argv)
 
 
-def _end_all() -> None:
-    """Ends the processes of this life, whoever their parent is by now."""
-    life, own = os.environ[_MARK], os.getpid()
-    found = []
+def _killed(life: str, folder: str) -> list[psutil.Process]:
+    own, found = os.getpid(), []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != own and process.environ().get(_MARK) == life:
+            if process.pid != own and _is_of(process, life, folder):
                 process.kill()
                 found.append(process)
-    psutil.wait_procs(found, timeout=5)
-    # What this process has started itself stays its child in the next life; it must not look as
-    # if it had died there.
+    return found
+
+
+def _is_of(process: psutil.Process, life: str, folder: str) -> bool:
+    """By its environment; Ray writes titles of processes over that, but these keep logs open."""
+    return process.environ().get(_MARK) == life or any(
+        file.path.startswith(f"{folder}/") for file in process.open_files()
+    )
+
+
+def _end_all(life: str, folder: str) -> None:
+    """Ends the processes of a life, whoever their parent is by now."""
+    for _ in range(_ROUNDS):
+        found = _killed(life, folder)
+        if not found:
+            break
+        psutil.wait_procs(found, timeout=5)
+    # What the past life started itself is this process's child, and must not look as if it had
+    # died now.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass

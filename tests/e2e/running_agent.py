@@ -28,13 +28,13 @@ def marked(run: str) -> dict[str, str]:
 
 def processes_of(run: str) -> list[psutil.Process]:
     """Every process that was started, directly or not, with the environment of a run."""
-    found = []
+    mark, found = f"{_MARK}={run}".encode(), []
     for process in psutil.process_iter():
-        try:
-            if process.environ().get(_MARK) == run and process.status() != "zombie":
+        # Not psutil's `environ`, which ends where Ray has written a title into it.
+        with contextlib.suppress(psutil.Error, OSError):
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+            if mark in environment and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
     return found
 
 

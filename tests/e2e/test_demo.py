@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
+from tests.e2e.running_agent import marked, processes_of
 
-_MARK = "LAXITY_TEST_DEMO"
 _PARTS = ("in_time", "late", "refused", "expired", "other", "unfinished")
 
 
@@ -30,35 +28,24 @@ def running_demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, _MARK: run},
+        env=marked(run),
         preexec_fn=_heed_interrupts,
     )
     try:
         yield demo
-        left = _marked(run)
+        left = processes_of(run)
         assert [process.name() for process in left] == []
         assert _folders() <= folders
     finally:
         demo.kill()
         demo.communicate()
-        for process in _marked(run):
+        for process in processes_of(run):
             process.kill()
 
 
 def _heed_interrupts() -> None:
     """A shell lets what it runs in the background ignore Ctrl-C, and so would all it starts."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _marked(run: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(_MARK) == run and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.AccessDenied, psutil.NoSuchProcess):
-            continue
-    return found
 
 
 def _folders() -> set[Path]:
