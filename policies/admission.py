@@ -26,9 +26,7 @@ from scheduler.core.requests import Request, RequestClass
 BROKEN = 1.05
 """The factor rises by this when something that was admitted has to be dropped. Together with `KEPT`
 it settles where one moment with drops comes on fifty requests served. Higher means fewer broken
-promises, and less that is finished: of all that was not in time, 73 % heard so within 5 ms with 1.1,
-66 % with 1.05, 61 % with 1.02, for 85.2, 85.7 and 85.9 % in time (mean of the standard scenarios,
-seeds 101 to 103)."""
+promises, and less that is finished: docs/policies-compared.md has figures."""
 
 MISSED = 0.7
 """It falls by this for each refused request that would have filled a batch."""
