@@ -111,12 +111,14 @@ def test_overload_is_refused_or_in_time_and_never_late(client: Client) -> None:
 
 
 def test_a_late_result_comes_only_if_it_was_asked_for(client: Client) -> None:
-    half_ms = latency_ms(client, "slow") / 2
+    budget_ms = latency_ms(client, "slow") / 2
     for _ in range(20):
         # A busy machine may not even begin before the deadline.
         with contextlib.suppress(DeadlineExpired):
-            result = client.infer("slow", SLOW, deadline_ms=half_ms, accept_late=True)
-            break
+            result = client.infer("slow", SLOW, deadline_ms=budget_ms, accept_late=True)
+            if result.late:
+                break
+            budget_ms = max(1.0, budget_ms / 2)  # it was measured while others had the cores
     assert result.late
     assert result.outcome == "late"
 
