@@ -62,21 +62,23 @@ class _Box(Collector):
 
 
 def _gauge(name: str, text: str, *values: tuple[Labels, float]) -> Metric:
-    family = GaugeMetricFamily(f"laxity_{name}", text, labels=_names(values))
-    for labels, value in values:
-        family.add_metric(list(labels.values()), value)
-    return family
+    return _filled(GaugeMetricFamily, name, text, values)
 
 
 def _counter(name: str, text: str, *values: tuple[Labels, float]) -> Metric:
-    family = CounterMetricFamily(f"laxity_{name}", text, labels=_names(values))
+    return _filled(CounterMetricFamily, name, text, values)
+
+
+def _filled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    text: str,
+    values: Sequence[tuple[Labels, float]],
+) -> Metric:
+    family = kind(f"laxity_{name}", text, labels=list(values[0][0]) if values else [])
     for labels, value in values:
         family.add_metric(list(labels.values()), value)
     return family
-
-
-def _names(values: Sequence[tuple[Labels, float]]) -> list[str]:
-    return list(values[0][0]) if values else []
 
 
 def _whole(status: Mapping[str, Any]) -> Iterator[Metric]:

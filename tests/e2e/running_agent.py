@@ -19,6 +19,7 @@ import yaml
 from tests.hosts import Host
 
 _MARK = "LAXITY_TEST_RUN"
+_END_S = 15
 _RAYS_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
@@ -147,9 +148,9 @@ class RunningAgent:
         Two of Ray's own end a minute after all others where the agent was killed.
         """
         processes = self.processes()
-        if self.process.poll() == -signal.SIGKILL:
+        if self.process.wait(_END_S) == -signal.SIGKILL:
             processes = [p for p in processes if not _command(p).startswith(_RAYS_AGENTS)]
-        _, alive = psutil.wait_procs(processes, timeout=15)
+        _, alive = psutil.wait_procs(processes, timeout=_END_S)
         return [_command(process) for process in alive]
 
     def close(self) -> None:

@@ -265,7 +265,8 @@ class BoxesAndCloud:
 
     def start_again(self, number: int) -> None:
         """Starts an agent that was killed; returns when it is ready."""
-        self.agents[number].close()  # Ray's own take a minute to end
+        assert self.agents[number].left_over() == []
+        self.agents[number].close()
         self.agents[number] = self._started(number)
 
     @contextmanager

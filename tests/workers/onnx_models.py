@@ -46,15 +46,23 @@ def relu(batch: Dim = "N", width: int = 3) -> onnx.ModelProto:
     return model([node], [tensor("x", "float32", shape)], [tensor("y", "float32", shape)])
 
 
-def slow(width: int = 512, layers: int = 16) -> onnx.ModelProto:
-    """`y` is `x` [N, 1, 1] as [N], after tens of milliseconds of matrix products on one core."""
+def slow(width: int = 512, layers: int = 16, keepdims: bool = False) -> onnx.ModelProto:
+    """Tens of milliseconds of matrix products on one core; `y` is `x` [N, 1, 1], or that as [N].
+
+    Args:
+        width: Of the matrices.
+        layers: How many products.
+        keepdims: Whether `y` has the shape of `x`.
+    """
     weights = constant("w", np.eye(width, dtype=np.float32))
     nodes, last = [helper.make_node("Expand", ["x", "shape"], ["h0"])], "h0"
     for layer in range(1, layers + 1):
         nodes.append(helper.make_node("MatMul", [last, "w"], [f"h{layer}"]))
         last = f"h{layer}"
-    nodes.append(helper.make_node("ReduceMax", [last], ["y"], axes=[1, 2], keepdims=0))
-    ends = [tensor("x", "float32", ["N", 1, 1])], [tensor("y", "float32", ["N"])]
+    nodes.append(helper.make_node("ReduceMax", [last], ["y"], axes=[1, 2], keepdims=int(keepdims)))
+    x_shape: list[Dim] = ["N", 1, 1]
+    y_shape = x_shape if keepdims else x_shape[:1]
+    ends = [tensor("x", "float32", x_shape)], [tensor("y", "float32", y_shape)]
     shape = constant("shape", np.array([1, width, width]))
     return model(nodes, *ends, [weights, shape])
 

@@ -12,7 +12,7 @@ from onnx import ModelProto, helper
 
 from scheduler.core.signature import Signature, TensorSpec
 from tests.daemon.cloud.boxes import DIGITS
-from tests.workers.onnx_models import constant, model, save, tensor
+from tests.workers.onnx_models import constant, model, save, slow, tensor
 from workers.link import ModelCard
 
 MAX_BATCH = 4
@@ -34,19 +34,6 @@ def picky() -> ModelProto:
     node = helper.make_node("Gather", ["table", "index"], ["row"])
     ends = [tensor("index", "int64", ["N", 1])], [tensor("row", "float32", ["N", 1, 2])]
     return model([node], *ends, [table])
-
-
-def slow(width: int = 512, layers: int = 12) -> ModelProto:
-    """Some tens of milliseconds of matrix products on one core; `y` is `x`."""
-    weights = constant("w", np.eye(width, dtype=np.float32))
-    nodes, last = [helper.make_node("Expand", ["x", "shape"], ["h0"])], "h0"
-    for layer in range(1, layers + 1):
-        nodes.append(helper.make_node("MatMul", [last, "w"], [f"h{layer}"]))
-        last = f"h{layer}"
-    nodes.append(helper.make_node("ReduceMax", [last], ["y"], axes=[1, 2], keepdims=1))
-    ends = [tensor(name, "float32", ["N", 1, 1]) for name in "xy"]
-    shape = constant("shape", np.array([1, width, width]))
-    return model(nodes, ends[:1], ends[1:], [weights, shape])
 
 
 PAIR = ("a", "b"), ("sum", "difference")
@@ -74,7 +61,11 @@ VARIANTS = {"digits": "small", "pair": "only", "picky": "only", "slow": "only"}
 def make_repository(root: Path) -> dict[str, Path]:
     """A repository of laxity's; the file of each model, by name."""
     files = {name: root / name / "model.onnx" for name in CARDS}
-    for name, made in (("pair", pair()), ("picky", picky()), ("slow", slow())):
+    for name, made in (
+        ("pair", pair()),
+        ("picky", picky()),
+        ("slow", slow(layers=12, keepdims=True)),
+    ):
         save(made, files[name])
     (root / "digits").mkdir()
     digits = Path(str(resources.files("configs"))) / "models/digits/small.onnx"
