@@ -166,8 +166,9 @@ class Alone:
             return None
         scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
         best = self._best(found, scale_ns)
-        first = min([candidate.priority for candidate in found])
-        if first < max([candidate.priority for candidate in found]):
+        priorities = [candidate.priority for candidate in found]
+        first = min(priorities)
+        if first < max(priorities):
             important = [candidate for candidate in found if candidate.priority == first]
             choice = self._best(important, scale_ns)
             if not self._harms(choice) or self._harms(best, best.priority):

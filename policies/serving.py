@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from policies.outlook import Bid, Outlook
 from scheduler.core.latency import Ladder
@@ -12,6 +11,7 @@ from scheduler.core.policy import Decision, Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
+from scheduler.core.values import value
 
 Choose = Callable[[TargetState], Place | None]
 """What an open target should do next; None if nothing that waits could be in time there."""
@@ -57,7 +57,7 @@ def order(request: Request) -> tuple[int, int, int]:
     return request.priority, request.deadline_ns, request.id
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Candidate:
     """A batch that would be in time on a target.
 
@@ -79,8 +79,8 @@ class Candidate:
 
     @property
     def priority(self) -> int:
-        """That of its most important request."""
-        return min([request.priority for request in self.batch])
+        """That of its most important request, which is the first in order."""
+        return self.batch[0].priority
 
     @property
     def deadline_ns(self) -> int:
