@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scheduler import InvalidInput, ModelNotFound
 from scheduler.core.requests import RequestClass
+from scheduler.core.signature import STRING
 
 Inputs = Callable[[RequestClass], Mapping[str, NDArray[Any]]]
 """Makes the inputs of a request."""
@@ -72,7 +73,7 @@ class _SignatureInputs:
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise ModelNotFound(f"the box has no model {kind.model!r}{hint}")
         specs = model["inputs"]
-        shapes = kind.shapes or [[size or 1 for size in spec["shape"]] for spec in specs]
+        shapes = kind.shapes or [_shape(spec) for spec in specs]
         if len(shapes) != len(specs):
             raise InvalidInput(
                 f"model {kind.model!r} takes {len(specs)} inputs, the request has {len(shapes)}"
@@ -83,7 +84,15 @@ class _SignatureInputs:
         }
 
 
+def _shape(spec: Mapping[str, Any]) -> list[int]:
+    """The smallest shape of an input, as a class has it."""
+    sizes = [size or 1 for size in spec["shape"]]
+    return [*sizes, 1] if spec["dtype"] == STRING else sizes
+
+
 def _zeros(_name: str, _kind: RequestClass, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+    if dtype == STRING:
+        return np.full(tuple(shape[:-1]), b"x" * shape[-1])
     return np.zeros(tuple(shape), dtype)
 
 
@@ -91,6 +100,6 @@ def _random(
     name: str, kind: RequestClass, shape: Sequence[int], dtype: str, seed: int
 ) -> NDArray[Any]:
     if not dtype.startswith("float"):
-        return np.zeros(tuple(shape), dtype)
+        return _zeros(name, kind, shape, dtype)
     chance = random.Random(f"{seed} {kind.model} {name} {tuple(shape)}")
     return np.random.default_rng(chance.getrandbits(64)).random(tuple(shape)).astype(dtype)

@@ -231,7 +231,7 @@ Inputs = Annotated[
         "--input",
         "-i",
         metavar="[NAME=]PATH",
-        help="An .npy, .npz or picture file, for each input of the model; "
+        help="An .npy, .npz, picture or .txt file (its lines), for each input of the model; "
         "PATH.npz:ARRAY\\[ITEM] picks from within.",
     ),
 ]

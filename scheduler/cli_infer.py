@@ -20,6 +20,7 @@ from scheduler.cli_tables import figure, outputs_view, top_values
 from scheduler.client import Client
 from scheduler.errors import DeadlineInfeasible, LaxityError, RequestEnded
 from scheduler.result import Result
+from scheduler.texts import decoded, dtype_name
 
 _SHOWN_VALUES = 1000
 """Outputs of more values than this are described in JSON, not spelled out."""
@@ -206,14 +207,14 @@ def described_outputs(outputs: Mapping[str, NDArray[Any]], top: int) -> dict[str
         name: {
             **_describe(array),
             "top": [{"index": index, "value": value} for index, value in top_values(array, top)],
-            **({"values": array.tolist()} if array.size <= _SHOWN_VALUES else {}),
+            **({"values": decoded(array).tolist()} if array.size <= _SHOWN_VALUES else {}),
         }
         for name, array in outputs.items()
     }
 
 
 def _describe(array: NDArray[Any]) -> dict[str, Any]:
-    return {"dtype": str(array.dtype), "shape": list(array.shape)}
+    return {"dtype": dtype_name(array), "shape": list(array.shape)}
 
 
 def _request(one: Ended, deadline_ms: float) -> dict[str, Any]:

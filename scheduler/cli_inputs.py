@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.core.signature import STRING
 from scheduler.errors import LaxityError
+from scheduler.texts import as_text
 
 if TYPE_CHECKING:
     from PIL import Image
+
+TEXT = ".txt"
+"""The suffix of files of text."""
 
 PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp"})
 """Suffixes of files that Pillow reads."""
@@ -69,7 +74,10 @@ class Source:
 
 
 def parse_source(text: str) -> Source:
-    """Reads `[NAME=]PATH`, where a PATH of NumPy's may end in `:ARRAY`, `[ITEM]` or both."""
+    """Reads `[NAME=]PATH`, where a PATH of NumPy's may end in `:ARRAY`, `[ITEM]` or both.
+
+    A file of text is an array of its lines.
+    """
     name, separator, rest = text.partition("=")
     if not separator or not name or "/" in name or Path(text).exists():
         name, rest = "", text
@@ -182,13 +190,17 @@ def _only(source: Source, specs: Mapping[str, Spec]) -> str:
 def _arrays(source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]]:
     path = source.path
     try:
+        if path.suffix.lower() == TEXT:
+            return {_only(source, specs): np.array(path.read_text("utf-8").splitlines(), str)}
         loaded = np.load(path, allow_pickle=False)
     except OSError as error:
         raise InputProblem(f"{path} can't be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputProblem(f"{path} is no text in UTF-8: {error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile):
-        known = ", ".join(sorted({".npy", ".npz", *PICTURES}))
+        known = ", ".join(sorted({".npy", ".npz", TEXT, *PICTURES}))
         raise InputProblem(
-            f"{path} is neither a NumPy file nor a picture; accepted are {known}"
+            f"{path} is no NumPy file, picture or text; accepted are {known}"
         ) from None
     if isinstance(loaded, np.ndarray):
         if source.array is not None:
@@ -245,6 +257,11 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
             )
         steps.append(f"shape {_shape(array.shape)} -> {_shape(shape)}")
         array = array.reshape(shape)
+    if (array.dtype.kind in "SU") != (spec["dtype"] == STRING):
+        held = STRING if array.dtype.kind in "SU" else array.dtype
+        raise InputProblem(f"input {spec['name']!r} is {_spell(spec)}; the file has {held}")
+    if spec["dtype"] == STRING:
+        return Prepared(as_text(str(spec["name"]), array), tuple(steps))
     dtype = np.dtype(str(spec["dtype"]))
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind"):
@@ -336,7 +353,7 @@ def from_picture(
 
 def _layout(spec: Spec) -> tuple[int, int | None, int | None, int | None]:
     """Channels, height and width of an input, and the axis of the channels if it has one."""
-    shape = list(spec["shape"])
+    shape = [] if spec["dtype"] == STRING else list(spec["shape"])
     if len(shape) == 2:
         return 1, shape[0], shape[1], None
     if len(shape) == 3 and shape[0] in _MODES:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler.core.outcomes import Outcome
+from scheduler.texts import decoded, dtype_name
 
 Answer = Mapping[str, Any]
 
@@ -340,8 +341,12 @@ def outputs_view(outputs: Mapping[str, NDArray[Any]], top: int) -> Iterator[Rend
     """Shape and most telling values of each output."""
     for name, array in outputs.items():
         line = Text(name, style="bold")
-        line.append(f"  {array.dtype} {list(array.shape)}", style="not bold")
+        line.append(f"  {dtype_name(array)} {list(array.shape)}", style="not bold")
         yield line
+        if array.dtype.kind == "S":
+            for text in decoded(array).ravel()[:top].tolist():
+                yield Text(f"  {text}")
+            continue
         ranked = top_values(array, top)
         if not ranked:
             yield Text("  empty", style="dim")
@@ -353,7 +358,12 @@ def outputs_view(outputs: Mapping[str, NDArray[Any]], top: int) -> Iterator[Rend
 
 
 def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float]]:
-    """The largest values with their places, the largest first; dimensions of 1 left out."""
+    """The largest values with their places, the largest first; dimensions of 1 left out.
+
+    Text has none.
+    """
+    if array.dtype.kind == "S":
+        return []
     flat = np.squeeze(array)
     order = np.argsort(-flat.astype(np.float64), axis=None, kind="stable")[:count]
     found = []

@@ -20,8 +20,9 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.signature import DTYPES
+from scheduler.core.signature import DTYPES, element_bytes
 from scheduler.errors import InvalidInput, ProtocolError
+from scheduler.texts import as_text
 
 VERSION = 1
 ALIGNMENT = 64
@@ -193,10 +194,11 @@ def encode(header: Header, buffers: Sequence[Any] = ()) -> list[Any]:
 def pack_tensors(tensors: Mapping[str, NDArray[Any]]) -> tuple[list[list[Any]], list[Any]]:
     """The header's tensor list and the body's buffers for named arrays.
 
-    Arrays that are contiguous and little-endian are not copied.
+    Arrays of numbers that are contiguous and little-endian are not copied, and neither is text of
+    one length (`S<n>`).
 
     Raises:
-        InvalidInput: A dtype that can't travel.
+        InvalidInput: A dtype that can't travel, or a text that can't.
     """
     specs: list[list[Any]] = []
     buffers: list[Any] = []
@@ -204,9 +206,8 @@ def pack_tensors(tensors: Mapping[str, NDArray[Any]]) -> tuple[list[list[Any]], 
     for name, tensor in tensors.items():
         dtype = _NAMES.get(tensor.dtype) or tensor.dtype.name
         if dtype not in DTYPES:
-            raise InvalidInput(
-                f"tensor {name!r} has dtype {dtype}; accepted are {', '.join(DTYPES)}"
-            )
+            tensor = as_text(name, tensor)
+            dtype = tensor.dtype.str[1:]
         specs.append([name, dtype, list(tensor.shape)])
         if padding:
             buffers.append(bytes(padding))
@@ -219,7 +220,8 @@ def pack_tensors(tensors: Mapping[str, NDArray[Any]]) -> tuple[list[list[Any]], 
 def _bytes_of(tensor: NDArray[Any]) -> memoryview:
     if not tensor.dtype.isnative:
         tensor = tensor.astype(tensor.dtype.newbyteorder("="))
-    return np.ascontiguousarray(tensor).data.cast("B")
+    tensor = np.ascontiguousarray(tensor)
+    return (tensor.view(np.uint8) if tensor.dtype.kind == "S" else tensor).data.cast("B")
 
 
 def body_bytes(specs: Any) -> int:
@@ -230,8 +232,8 @@ def body_bytes(specs: Any) -> int:
     """
     size = 0
     for spec in _checked_list(specs):
-        _, dtype, shape = _checked_spec(spec)
-        size += -size % ALIGNMENT + math.prod(shape) * DTYPES[dtype]
+        _, _, shape, element = _checked_spec(spec)
+        size += -size % ALIGNMENT + math.prod(shape) * element
     return size
 
 
@@ -245,11 +247,11 @@ def unpack_tensors(specs: Any, body: Body | None) -> Tensors:
     tensors: Tensors = {}
     offset = end = 0
     for spec in _checked_list(specs):
-        name, dtype, shape = _checked_spec(spec)
+        name, dtype, shape, element = _checked_spec(spec)
         if name in tensors:
             raise InvalidInput(f"tensor {name!r} appears twice")
         count = math.prod(shape)
-        end = offset + count * DTYPES[dtype]
+        end = offset + count * element
         if end > available:
             raise InvalidInput(
                 f"tensor {name!r} ({dtype} {shape}) ends at byte {end}, the body has {available}"
@@ -265,13 +267,32 @@ def unpack_tensors(specs: Any, body: Body | None) -> Tensors:
     return tensors
 
 
+def alike(
+    items: Sequence[tuple[list[list[Any]], Body]],
+) -> tuple[list[list[Any]], list[Body]]:
+    """Items of one class under one tensor list: texts are filled up to the longest."""
+    specs = items[0][0]
+    bodies = [body for _, body in items]
+    if all(dtype in DTYPES for _, dtype, _ in specs):
+        return specs, bodies
+    unpacked = [unpack_tensors(each, body) for each, body in items]
+    for name, dtype, _ in specs:
+        if dtype not in DTYPES:
+            widest = np.result_type(*(tensors[name].dtype for tensors in unpacked))
+            for tensors in unpacked:
+                tensors[name] = tensors[name].astype(widest, copy=False)
+    packed = [pack_tensors(tensors) for tensors in unpacked]
+    return packed[0][0], [memoryview(b"".join(buffers)) for _, buffers in packed]
+
+
 def _checked_list(specs: Any) -> list[Any]:
     if not isinstance(specs, list) or len(specs) > MAX_TENSORS:
         raise InvalidInput(f"tensors are a list of at most {MAX_TENSORS} [name, dtype, shape]")
     return specs
 
 
-def _checked_spec(spec: Any) -> tuple[str, str, list[int]]:
+def _checked_spec(spec: Any) -> tuple[str, str, list[int], int]:
+    """Name, dtype and shape of a tensor, and the bytes of one element."""
     if type(spec) is not list or len(spec) != 3:
         raise InvalidInput("a tensor is described by [name, dtype, shape]")
     name, dtype, shape = spec
@@ -279,14 +300,16 @@ def _checked_spec(spec: Any) -> tuple[str, str, list[int]]:
         raise InvalidInput("a tensor is described by [name, dtype, shape]")
     if len(shape) > MAX_DIMENSIONS:
         raise InvalidInput(f"tensor {name!r} has more than {MAX_DIMENSIONS} dimensions")
-    if dtype not in DTYPES:
-        raise InvalidInput(f"tensor {name!r} has dtype {dtype!r}; accepted are {', '.join(DTYPES)}")
+    element = DTYPES.get(dtype) or element_bytes(dtype)
+    if element is None:
+        accepted = ", ".join((*DTYPES, "S<n> (text of n bytes)"))
+        raise InvalidInput(f"tensor {name!r} has dtype {dtype!r}; accepted are {accepted}")
     for size in shape:
         if type(size) is not int or not 0 <= size <= _MAX_DIMENSION:
             raise InvalidInput(
                 f"tensor {name!r} has shape {shape}; sizes are integers from 0 to 2**32"
             )
-    return name, dtype, shape
+    return name, dtype, shape, element
 
 
 def checked_budget_ns(value: Any, max_ns: int = _MAX_BUDGET_NS) -> int:

@@ -158,8 +158,8 @@ class TestArguments:
             ({"inputs": {}}, "inputs are a dict"),
             ({"inputs": [1]}, "inputs are a dict"),
             ({"inputs": {1: [1]}}, "an input's name is a str"),
-            ({"inputs": {"x": object()}}, "'x' has dtype object; accepted are bool"),
-            ({"inputs": {"x": ["a"]}}, "'x' has dtype str"),
+            ({"inputs": {"x": object()}}, "'x' is of objects and holds <obj"),
+            ({"inputs": {"x": [1j]}}, "'x' has dtype complex128"),
             ({"inputs": {"x": [[1], [1, 2]]}}, "'x' does not make an array"),
         ],
     )

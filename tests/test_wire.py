@@ -206,7 +206,7 @@ class TestTensors:
         *_, part = wire.encode({"t": "x"}, [buffer])
         assert part is buffer
 
-    @pytest.mark.parametrize("dtype", ["object", "complex64", "datetime64[s]", "S3", "U3", "V4"])
+    @pytest.mark.parametrize("dtype", ["complex64", "datetime64[s]", "V4"])
     def test_dtypes_that_can_not_travel_are_refused(self, dtype):
         with pytest.raises(InvalidInput, match=r"tensor 'x' has dtype .*; accepted are bool, int8"):
             wire.pack_tensors({"x": np.zeros(2, dtype)})

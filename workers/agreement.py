@@ -37,7 +37,8 @@ def disagreement(found: Tensors, expected: Tensors, tolerance: Tolerance) -> str
 
     The relative part scales with a tensor's largest magnitude, not with each element: an
     element near zero among large ones carries their rounding error. Infinities and NaNs must
-    lie in the same places. Integers and booleans are compared the same way, as numbers.
+    lie in the same places. Integers and booleans are compared the same way, as numbers; texts
+    have to be the same.
     """
     if found.keys() != expected.keys():
         return f"outputs {sorted(found)} instead of {sorted(expected)}"
@@ -45,6 +46,10 @@ def disagreement(found: Tensors, expected: Tensors, tolerance: Tolerance) -> str
         have = found[name]
         if have.shape != want.shape:
             return f"'{name}' has shape {have.shape} instead of {want.shape}"
+        if have.dtype.kind == want.dtype.kind == "S":
+            if not np.array_equal(have, want):
+                return f"'{name}' has other texts"
+            continue
         if have.dtype != want.dtype:
             return f"'{name}' is {have.dtype} instead of {want.dtype}"
         gap = _excess(have, want, tolerance)

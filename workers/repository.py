@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import xxhash
 
-from scheduler.core.signature import Signature, TensorSpec
+from scheduler.core.signature import STRING, Signature, TensorSpec
 from workers.input_forms import forms_of
 from workers.model import (
     CacheRules,
@@ -233,6 +233,8 @@ def _cache_rules(
     near = said.near
     if near is not None and len(signature.inputs) != 1:
         raise ModelFileError("cache.near: works for a model with one input")
+    if near is not None and signature.inputs[0].dtype == STRING:
+        raise ModelFileError("cache.near: works for frames, and the input is text")
     return CacheRules(said.ttl_s, said.max_kb, NearRules(**near.model_dump()) if near else None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.core.signature import TensorSpec
+from scheduler.core.signature import STRING, TensorSpec
 from workers.model import Model
 
 Array = npt.NDArray[Any]
@@ -17,8 +17,8 @@ def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Arra
     """Draw random items that fit a model's signature.
 
     Floats lie in [0, 1), safe under logarithms and roots; integers are 0 or 1, valid as an
-    index into nearly any table. A free dimension is taken from the model's `profile_shapes`,
-    or else is 1.
+    index into nearly any table; texts are numbers of up to eight digits. A free dimension is
+    taken from the model's `profile_shapes`, or else is 1.
 
     Returns:
         Items without a batch dimension, different from each other.
@@ -36,6 +36,8 @@ def _shape(model: Model, spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _sample(rng: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...]) -> Array:
+    if spec.dtype == STRING:
+        return rng.integers(0, 10**8, shape).astype("S8")
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "f":
         return rng.random(shape).astype(dtype)

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from mlserver import MLModel
-from mlserver.codecs import NumpyCodec
-from mlserver.types import InferenceRequest, InferenceResponse
+from mlserver.codecs import NumpyCodec, StringCodec
+from mlserver.types import InferenceRequest, InferenceResponse, RequestInput, ResponseOutput
 from served import served
 
-_DATATYPES = {"float32": "FP32", "int64": "INT64"}
+_DATATYPES = {"float32": "FP32", "int64": "INT64", "bytes": "BYTES"}
 
 
 def settings_of(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +41,21 @@ class Runtime(MLModel):  # type: ignore[misc]
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         """Runs one batch."""
-        arrays = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
+        arrays = {tensor.name: _decoded(tensor) for tensor in payload.inputs}
         answers: Any = await asyncio.to_thread(self._served.run, arrays)
-        outputs = [NumpyCodec.encode_output(name, array) for name, array in answers.items()]
+        outputs = [_encoded(name, array) for name, array in answers.items()]
         return InferenceResponse(model_name=self.name, id=payload.id, outputs=outputs)
+
+
+def _decoded(tensor: RequestInput) -> Any:
+    """An array; the library's own codec for arrays joins the elements of text."""
+    if tensor.datatype != "BYTES":
+        return NumpyCodec.decode_input(tensor)
+    return np.array(StringCodec.decode_input(tensor)).reshape(tensor.shape)
+
+
+def _encoded(name: str, array: Any) -> ResponseOutput:
+    if array.dtype.kind != "S":
+        return NumpyCodec.encode_output(name, array)
+    texts = np.char.decode(array, "utf-8").ravel().tolist()
+    return ResponseOutput(name=name, datatype="BYTES", shape=list(array.shape), data=texts)

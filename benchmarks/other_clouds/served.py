@@ -6,7 +6,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-_DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
+_DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(string)": "bytes"}
 Arrays = Mapping[str, Any]
 
 
@@ -50,15 +50,34 @@ def read_models(file: Path) -> list[Served]:
 def _onnx(name: str, path: str) -> Served:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     inputs, outputs = (
-        [(node.name, _DTYPES[node.type], list(node.shape[1:])) for node in nodes]
+        [(node.name, _DTYPES[node.type], _sizes(node.shape[1:])) for node in nodes]
         for nodes in (session.get_inputs(), session.get_outputs())
     )
     names = [output for output, _, _ in outputs]
 
     def run(arrays: Arrays) -> Arrays:
-        return dict(zip(names, session.run(names, dict(arrays)), strict=True))
+        given = {name: _decoded(array) for name, array in arrays.items()}
+        return dict(zip(names, map(_encoded, session.run(names, given)), strict=True))
 
     return Served(name, inputs, outputs, run)
+
+
+def _sizes(shape: Sequence[Any]) -> list[int]:
+    return [size if isinstance(size, int) else -1 for size in shape]
+
+
+def _decoded(array: Any) -> Any:
+    """Text as the library takes it; all else as it is."""
+    if array.dtype.kind not in "OSU":
+        return array
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    return np.char.decode(array.astype("S"), "utf-8").astype(object)
+
+
+def _encoded(array: Any) -> Any:
+    """Text as servers take it; all else as it is."""
+    return np.char.encode(array.astype("U"), "utf-8") if array.dtype == object else array
 
 
 def _emulated(name: str, base_ms: float, per_item_ms: float, jitter: float) -> Served:

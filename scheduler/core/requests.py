@@ -18,6 +18,7 @@ class RequestClass(NamedTuple):
         model: The model's name.
         variant: The only variant that the caller accepts; None leaves the choice to the policy.
         shapes: The shapes of the inputs, in the signature's order (dtypes follow from the model).
+            That of text ends with how many bytes each may have, a power of 16.
         alone: The id of the only request of this class, which must not share a batch.
         local: Whether it must not leave this box, e.g. because it came from another one. A class
             of its own, because who may run it is the same for a whole batch.

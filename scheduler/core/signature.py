@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 DTYPES: dict[str, int] = {
@@ -18,7 +19,26 @@ DTYPES: dict[str, int] = {
     "float32": 4,
     "float64": 8,
 }
-"""Bytes per element of every dtype that may cross a seam, by its NumPy name."""
+"""Bytes per element of every dtype of numbers that may cross a seam, by its NumPy name."""
+
+STRING = "string"
+"""The dtype of text in a signature. A tensor of it travels as `S<n>`, NumPy's name for elements of
+n bytes: UTF-8, filled up with zeros to the longest. So no text ends with a zero."""
+
+_TEXT = re.compile("S([1-9][0-9]{0,8})")
+
+
+def element_bytes(dtype: str) -> int | None:
+    """Bytes per element of a tensor that travels with a dtype; None where none may."""
+    if (size := DTYPES.get(dtype)) is not None:
+        return size
+    text = _TEXT.fullmatch(dtype)
+    return None if text is None else int(text[1])
+
+
+def travels_as(dtype: str, found: str) -> bool:
+    """Whether a tensor that came with dtype `found` is one of a signature's `dtype`."""
+    return found == dtype or (dtype == STRING and _TEXT.fullmatch(found) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +47,7 @@ class TensorSpec:
 
     Attributes:
         name: The tensor's name in the model file.
-        dtype: A key of `DTYPES`.
+        dtype: A key of `DTYPES`, or `STRING`.
         shape: The shape of one item, without the batch dimension; `None` is a free dimension.
     """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
-from scheduler.core.signature import Signature, TensorSpec
+from scheduler.core.signature import STRING, Signature, TensorSpec, element_bytes, travels_as
 from scheduler.errors import InvalidInput, ModelNotFound, Unavailable
 from workers.link import ModelCard
 
@@ -167,16 +167,24 @@ def checked_class(card: ModelCard, variant: str | None, specs: Any) -> tuple[Req
     batched = set()
     for spec in signature.inputs:
         dtype, shape = given[spec.name]
-        if dtype != spec.dtype:
+        if not travels_as(spec.dtype, dtype):
             raise InvalidInput(
                 f"input {spec.name!r} of model {card.name!r} is {spec.dtype}, not {dtype}"
             )
         shape, has_batch = _item_shape(card, spec, signature, tuple(shape))
-        shapes.append(shape)
+        shapes.append((*shape, _length(dtype)) if spec.dtype == STRING else shape)
         batched.add(has_batch)
     if len(batched) > 1:
         raise InvalidInput("either all inputs have a leading batch dimension of 1, or none")
     return RequestClass(card.name, variant, tuple(shapes)), True in batched
+
+
+def _length(dtype: str) -> int:
+    """How long texts of a class are at most: a batch's are filled up to the longest of it."""
+    size, most = element_bytes(dtype) or 0, 16
+    while most < size:
+        most *= 16
+    return most
 
 
 def _item_shape(

@@ -14,7 +14,7 @@ import structlog
 from scheduler.core.commands import Dispatch
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
-from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, encode
+from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, alike, encode
 from workers.link import (
     LINK_LIMITS,
     SOCKET_BYTES,
@@ -89,9 +89,9 @@ class WorkerLink(asyncio.BufferedProtocol):
         return {"pid": self.pid}
 
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
-        """Sends a batch, whose items all have the same tensor specs."""
+        """Sends a batch, whose items all have the same tensors but for the length of texts."""
         self._sizes[dispatch.run_id] = len(batch)
-        bodies = [submission.body for submission in batch]
+        specs, bodies = alike([(submission.specs, submission.body) for submission in batch])
         header = {
             "t": "run",
             "id": dispatch.run_id,
@@ -99,7 +99,7 @@ class WorkerLink(asyncio.BufferedProtocol):
             "variant": dispatch.variant,
             "latest_start_ns": dispatch.latest_start_ns,
             "count": len(bodies),
-            "in": batch[0].specs,
+            "in": specs,
         }
         padding = bytes(-len(bodies[0]) % ALIGNMENT)
         buffers = [part for body in bodies for part in (body, padding)]

@@ -19,7 +19,8 @@ from scheduler.ingress.request_header import (
 )
 from scheduler.ingress.statistics import Statistics
 from scheduler.tenants import ANYONE, OWNER, Tenant
-from scheduler.wire import Body, Header, checked_budget_ns
+from scheduler.texts import check_utf8
+from scheduler.wire import Body, Header, checked_budget_ns, unpack_tensors
 
 _UNCOUNTED = frozenset((ANYONE.name, OWNER.name))
 
@@ -172,6 +173,8 @@ class Admission:
 
 def _as_one_item(shape: RequestShape, given: Any, body: Body) -> tuple[list[list[Any]], Body]:
     """The tensors in the signature's order, without a batch dimension."""
+    for name in shape.texts:
+        check_utf8(name, unpack_tensors(given, body)[name])
     if len(body) == shape.size and shape.in_order:
         return shape.specs, body
     specs, body = in_order(shape.names, given, body)

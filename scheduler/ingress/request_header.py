@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestClass
+from scheduler.core.signature import STRING
 from scheduler.daemon.catalog import Catalog, checked_class
 from scheduler.errors import InvalidInput
 from scheduler.wire import Body, Header, body_bytes, pack_tensors, unpack_tensors
@@ -26,6 +27,7 @@ class RequestShape:
         in_order: Whether the request has them in that order.
         size: What they take in the body, in bytes.
         specs: `[name, dtype, shape]` of one item, in the request's order.
+        texts: The inputs whose bytes have to be UTF-8.
     """
 
     kind: RequestClass
@@ -34,6 +36,7 @@ class RequestShape:
     in_order: bool
     size: int
     specs: list[list[Any]]
+    texts: tuple[str, ...]
 
 
 class RequestShapes:
@@ -64,7 +67,8 @@ class RequestShapes:
         names = tuple(spec.name for spec in card.signature.inputs)
         items = [[n, d, s[1:]] for n, d, s in given] if has_batch else given
         ordered = [n for n, _, _ in given] == list(names)
-        shape = RequestShape(kind, has_batch, names, ordered, size, items)
+        texts = tuple(spec.name for spec in card.signature.inputs if spec.dtype == STRING)
+        shape = RequestShape(kind, has_batch, names, ordered, size, items, texts)
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[key] = shape

@@ -14,13 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.config_cache import CacheConfig
 from scheduler.core.outcomes import Outcome
-from scheduler.core.signature import DTYPES, TensorSpec
+from scheduler.core.requests import RequestClass
+from scheduler.core.signature import DTYPES, STRING, Signature, TensorSpec
+from scheduler.daemon.cache.classes import CacheClass
 from scheduler.daemon.cache.entries import BadValue, Kept, pack, unpack
 from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.near import NearFrames
 from scheduler.wire import pack_tensors
 from tests.daemon.cache_box import Box, a_box
+from workers.link import ModelCard
 from workers.model import CacheRules, NearRules
 
 KEY = bytes(range(32))
@@ -80,6 +84,19 @@ def test_a_well_made_value_must_still_answer_this_question() -> None:
         unpack(KEY, msgpack.packb([2, "v", "r", [], 0, b""]), OUTPUTS, VARIANTS)
 
 
+def test_texts_that_lie_alike_in_the_body_are_other_questions() -> None:
+    text = Signature((TensorSpec("a", STRING, ()), TensorSpec("b", STRING, ())), (), False)
+    card = ModelCard("m", "digest", text, ("v",), 1)
+    rules = CacheRules(ttl_s=None, max_kb=None, near=None)
+    kept = {}
+    for a, b in (("x" * 64, "y" * 128), ("x" * 64 + "y" * 64, "y" * 64)):
+        specs, buffers = pack_tensors({"a": np.array(a), "b": np.array(b)})
+        found = CacheClass(RequestClass("m"), [], card, rules, CacheConfig())
+        kept[found.key(specs, memoryview(b"".join(buffers)))] = bytes(b"".join(buffers))
+    assert len(kept) == 2
+    assert len(set(kept.values())) == 1
+
+
 def test_memory_is_bounded_by_bytes_and_the_least_recently_used_leave() -> None:
     memory = MemoryTier(3 * GOOD.size)
     for name in b"abc":
@@ -131,11 +148,11 @@ def test_what_could_be_another_answer_is_another_question() -> None:
             specs = [["x", "float32", list(shapes)]]
             found = classes.of(kind._replace(shapes=(shapes,), variant=variant), specs)
             assert found is not None
-            keys.add(found.key(body))
+            keys.add(found.key(specs, body))
         box.driver.catalog.learn("cpu:0", [replace(box.card, digest="d2")], [])
         found = classes.of(kind, [["x", "float32", [4]]])
         assert found is not None
-        keys.add(found.key(body))
+        keys.add(found.key(specs, body))
         assert len(keys) == 5
 
     run(scene)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.running_agent import RunningAgent
-from tests.workers.onnx_models import gather, relu, save, slow, two_by_two
+from tests.workers.onnx_models import gather, relu, save, slow, two_by_two, words
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,6 +25,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(relu(width=9_000), root / "wide/1/model.onnx")
     save(two_by_two(), root / "pair/1/model.onnx")
     save(gather(), root / "gather/model.onnx")
+    save(words(), root / "words/1/model.onnx")
     (root / "gather/model.yaml").write_text(
         "variants: {only: {file: model.onnx}}\nruntimes: [onnxruntime]\n"
     )

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.core.outcomes import Outcome
+from scheduler.core.signature import STRING
 from scheduler.errors import (
     ERRORS,
     DeadlineExpired,
@@ -31,6 +32,7 @@ from scheduler.ingress.oip.datatypes import (
     bytes_of,
     checked_shape,
     elements_of,
+    for_model,
     from_bytes,
     from_list,
 )
@@ -74,10 +76,38 @@ def test_bytes_elements_survive_being_written(elements: list[bytes]) -> None:
 
 
 def test_one_bytes_element_is_a_vector_of_its_bytes() -> None:
-    raw = from_bytes("x", "BYTES", [1], bytes_of([b"jpeg"]))
-    assert raw.tobytes() == from_list("x", "BYTES", [1, 1], [["jpeg"]]).tobytes() == b"jpeg"
-    with pytest.raises(InvalidInput, match="take one element"):
-        from_list("x", "BYTES", [2], ["a", "b"])
+    for found in (
+        from_bytes("x", "BYTES", [1], bytes_of([b"jpeg\0"])),
+        from_list("x", "BYTES", [1, 1], [["jpeg\0"]]),
+    ):
+        assert for_model("x", found, "uint8").tobytes() == b"jpeg\0"
+    with pytest.raises(InvalidInput, match="one, as a UINT8 vector"):
+        for_model("x", from_list("x", "BYTES", [2], ["a", "b"]), "uint8")
+
+
+def test_elements_are_counted_before_they_fill_the_memory() -> None:
+    assert len(elements_of("x", bytes(4 << 20))) == 1 << 20
+    with pytest.raises(InvalidInput, match="more than 1048576 elements"):
+        elements_of("x", bytes((4 << 20) + 4))
+
+
+def test_bytes_for_a_model_of_text_keep_shape_and_elements() -> None:
+    raw = from_bytes("x", "BYTES", [2, 1], bytes_of([b"", "größer".encode()]))
+    listed = from_list("x", "BYTES", [2, 1], [[""], ["größer"]])
+    for found in (raw, listed):
+        assert for_model("x", found, STRING).tolist() == [[b""], ["größer".encode()]]
+    array = np.ones((2, 1), np.float32)
+    assert for_model("x", array, STRING) is array
+
+
+def test_an_output_of_text_is_bytes_and_has_no_classes() -> None:
+    request = InferRequest("m", "", "", {}, {})
+    (output,) = output_tensors(request, inferred(np.array([[b"ab", b""]])))
+    assert (output.datatype, output.shape, output.texts) == ("BYTES", [1, 2], [b"ab", b""])
+    assert elements_of("y", output.raw) == [b"ab", b""]
+    wanted = InferRequest("m", "", "", {}, {}, (WantedOutput("y", classes=1),))
+    with pytest.raises(InvalidInput, match="is text and has no classes"):
+        output_tensors(wanted, inferred(np.array([b"ab"])))
 
 
 @pytest.mark.parametrize(

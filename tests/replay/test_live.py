@@ -317,6 +317,13 @@ class TestInputs:
     def test_zeros_are_zeros(self):
         assert not zero_inputs(self.MODELS)(M)["image"].any()
 
+    def test_texts_are_as_long_as_their_class(self):
+        spec = {"name": "text", "dtype": "string", "shape": [2]}
+        models = {"models": [{"name": "m", "inputs": [spec]}]}
+        for make in (zero_inputs(models), random_inputs(models, 1)):
+            assert make(M)["text"].tolist() == [b"x"] * 2
+            assert make(RequestClass("m", shapes=((2, 16),)))["text"].tolist() == [b"x" * 16] * 2
+
     def test_what_the_box_does_not_have_is_refused(self):
         inputs = zero_inputs(self.MODELS)
         with pytest.raises(ModelNotFound, match="did you mean 'm'"):

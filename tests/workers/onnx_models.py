@@ -9,11 +9,14 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
+from scheduler.core.signature import STRING
+
 Dim = int | str | None
 
 
 def tensor(name: str, dtype: str, shape: Sequence[Dim]) -> ValueInfoProto:
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    is_text = dtype == STRING
+    element = TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return helper.make_tensor_value_info(name, element, shape)
 
 
@@ -28,8 +31,8 @@ def model(
     constants: Sequence[TensorProto] = (),
 ) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
-    opset = helper.make_opsetid("", 17)
-    made = helper.make_model(graph, opset_imports=[opset], ir_version=9)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     onnx.checker.check_model(made)
     return made
 
@@ -79,6 +82,25 @@ def passes_on(dtype: str) -> onnx.ModelProto:
     else:
         nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     return model(nodes, *ends, [shape])
+
+
+def words() -> onnx.ModelProto:
+    """Of `text` [N, length]: `same`, and `code`, 1 where it is "eins", 2 where "zwei", else 0."""
+    nodes = [
+        helper.make_node("Identity", ["text"], ["same"]),
+        helper.make_node(
+            "LabelEncoder",
+            ["text"],
+            ["code"],
+            domain="ai.onnx.ml",
+            keys_strings=["eins", "zwei"],
+            values_int64s=[1, 2],
+            default_int64=0,
+        ),
+    ]
+    shape: list[Dim] = ["N", "length"]
+    outputs = [tensor("same", STRING, shape), tensor("code", "int64", shape)]
+    return model(nodes, [tensor("text", STRING, shape)], outputs)
 
 
 def two_by_two() -> onnx.ModelProto:

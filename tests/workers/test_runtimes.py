@@ -114,6 +114,24 @@ def test_every_dtype_passes_through_unchanged_or_is_refused(add, load, place, op
 
 
 @pytest.mark.parametrize("place", COMPUTING, indirect=True)
+def test_text_is_taken_and_given_or_is_refused(add, load, place, open_session):
+    add("words", onnx_models.words())
+    model = load("words")
+    text = np.array([[b"eins", "größer".encode()], [b"", b"12345678"], [b"87654321", b"zwei"]])
+    if (place.runtime, place.device.kind) != ("onnxruntime", "cpu"):
+        with pytest.raises(ModelLoadError, match="'text' is string; use onnxruntime on a CPU"):
+            open_session(model)
+        return
+    session = open_session(model)
+
+    for given in (text, text.astype("S40")):
+        outputs = session.run({"text": given})
+        assert outputs["same"].tolist() == text.tolist()
+        assert outputs["code"].tolist() == [[1, 0], [0, 0], [0, 2]]
+    assert len(session.run(stack_items(sample_items(model, 3)))["same"]) == 3
+
+
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**40])
 def test_a_wide_integer_is_exact_or_refused(add, load, place, open_session, value):
     add("passes", onnx_models.passes_on("int64"))
@@ -366,11 +384,12 @@ def test_answers_are_those_of_the_onnx_reference(add, load, place, open_session,
         np.testing.assert_allclose(output, want, rtol=0, atol=tolerance * scale)
 
 
-def test_a_string_tensor_says_what_is_accepted(root, add):
-    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["N"]) for name in ("x", "y")]
+def test_a_bfloat16_tensor_says_what_is_accepted(root, add):
+    bfloat16 = TensorProto.BFLOAT16
+    ends = [helper.make_tensor_value_info(name, bfloat16, ["N"]) for name in ("x", "y")]
     node = helper.make_node("Identity", ["x"], ["y"])
-    add("text", onnx_models.model([node], ends[:1], ends[1:]))
+    add("brain", onnx_models.model([node], ends[:1], ends[1:]))
 
     (problem,) = load_repository(root).problems
 
-    assert "tensor 'x' is string; accepted are bool, int8" in problem.reason
+    assert "tensor 'x' is bf16; accepted are bool, int8" in problem.reason

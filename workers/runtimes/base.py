@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from scheduler.core.signature import STRING
 from workers.model import Model, Variant
 
 Array = npt.NDArray[Any]
@@ -206,6 +207,19 @@ def check_names(given: Mapping[str, Array], expected: tuple[str, ...]) -> None:
     if len(given) == len(expected) and all(name in given for name in expected):
         return
     raise RunError(f"the model takes {', '.join(expected)}, but was given {', '.join(given)}")
+
+
+def refuse_text(model: Model, library: str) -> None:
+    """Refuse a model of text, for a library that has none where it computes.
+
+    Raises:
+        ModelLoadError: Names the tensor.
+    """
+    for spec in model.signature.inputs + model.signature.outputs:
+        if spec.dtype == STRING:
+            raise ModelLoadError(
+                f"{library} has no text, and '{spec.name}' is {STRING}; use onnxruntime on a CPU"
+            )
 
 
 def shape_of(array: np.ndarray[Any, Any]) -> str:

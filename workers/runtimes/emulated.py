@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from scheduler.core.signature import STRING
 from workers.model import Model, Variant
 from workers.runtimes.base import (
     Array,
@@ -193,7 +194,8 @@ class EmulatedSession:
         leading = (batch,) if self._signature.batched else ()
         return {
             spec.name: np.zeros(
-                leading + tuple(1 if dim is None else dim for dim in spec.shape), spec.dtype
+                leading + tuple(1 if dim is None else dim for dim in spec.shape),
+                "S1" if spec.dtype == STRING else spec.dtype,
             )
             for spec in self._signature.outputs
         }

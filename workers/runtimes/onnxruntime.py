@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.core.signature import TensorSpec
+from scheduler.core.signature import STRING, TensorSpec
+from scheduler.texts import as_text, decoded
 from workers.device_options import thread_count
 from workers.model import Model, Variant
 from workers.runtimes.base import (
@@ -34,6 +35,7 @@ _DTYPES = {
     "tensor(float16)": "float16",
     "tensor(float)": "float32",
     "tensor(double)": "float64",
+    "tensor(string)": STRING,
 }
 # Its exceptions say all that its log lines say, and a bad request must not flood stderr.
 _LOG_FATAL_ONLY = 4
@@ -90,6 +92,8 @@ class OnnxRuntimeSession:
         self._session = session
         self._inputs = tuple(spec.name for spec in model.signature.inputs)
         self._outputs = [spec.name for spec in model.signature.outputs]
+        self._text_inputs = [s.name for s in model.signature.inputs if s.dtype == STRING]
+        self._text_outputs = [s.name for s in model.signature.outputs if s.dtype == STRING]
         self._device = device
         self.max_batch = max_batch
 
@@ -97,8 +101,15 @@ class OnnxRuntimeSession:
         """Run one batch; see `Session.run`."""
         # The library would also take a weight's name, and replace the weight.
         check_names(inputs, self._inputs)
+        if self._text_inputs:
+            # Of an array of bytes the library reads on where an element fills its place.
+            given = {name: decoded(inputs[name]).astype(object) for name in self._text_inputs}
+            inputs = {**inputs, **given}
         arrays = self._session.run(self._outputs, inputs)
-        return dict(zip(self._outputs, map(np.asarray, arrays), strict=True))
+        outputs = dict(zip(self._outputs, map(np.asarray, arrays), strict=True))
+        for name in self._text_outputs:
+            outputs[name] = as_text(name, outputs[name])
+        return outputs
 
     def close(self) -> None:
         """Free the session."""

@@ -20,6 +20,7 @@ from workers.runtimes.base import (
     RunError,
     Tell,
     check_names,
+    refuse_text,
     shape_of,
 )
 from workers.runtimes.cuda import gpu_fault, gpu_identity
@@ -81,6 +82,7 @@ class OnnxRuntimeCuda:
         A model with a node that the GPU cannot run is refused: a session that computes on the
         CPU too would spoil the CPU's own measurements, and its name would lie.
         """
+        refuse_text(model, self.provider)
         options = session_options(threads=thread_count(device) or 1)
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         providers = self.providers(model, variant, device, cache_dir)

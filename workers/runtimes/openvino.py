@@ -17,6 +17,7 @@ from workers.runtimes.base import (
     ModelLoadError,
     RunError,
     check_names,
+    refuse_text,
     shape_of,
 )
 from workers.runtimes.openvino_graph import (
@@ -79,6 +80,7 @@ class OpenVino:
         if a batch of two then gives the same answers as its items alone. An NPU compiles for
         fixed shapes, so there every free dimension is fixed and items run one at a time.
         """
+        refuse_text(model, "OpenVINO")
         doubles = [spec.name for spec in model.signature.inputs if spec.dtype == "float64"]
         if doubles:
             raise ModelLoadError(

@@ -21,6 +21,7 @@ from workers.runtimes.base import (
     Tell,
     check_names,
     one_line,
+    refuse_text,
     shape_of,
 )
 from workers.runtimes.cuda import Cuda, CudaError, array_at, gpu_fault, gpu_identity
@@ -86,6 +87,7 @@ class TensorRt:
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path, tell: Tell
     ) -> None:
         """Build an engine; see `Builder.build`."""
+        refuse_text(model, "TensorRT")
         version = self.version()
         request = BuildRequest(
             model=str(variant.path),

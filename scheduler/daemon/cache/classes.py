@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from scheduler.config_cache import CacheConfig
 from scheduler.core.requests import RequestClass
-from scheduler.core.signature import TensorSpec
+from scheduler.core.signature import STRING, TensorSpec
 from scheduler.daemon.cache.entries import FORMAT
 from scheduler.daemon.cache.near import NearFrames
 from scheduler.daemon.catalog import Catalog
@@ -54,10 +54,13 @@ class CacheClass:
             self.near = NearFrames(rules.near, dtype, tuple(shape))
         question = [FORMAT, kind.model, card.digest, kind.variant, specs]
         self._hasher = blake3(msgpack.packb(question))
+        self._has_text = any(spec.dtype == STRING for spec in card.signature.inputs)
 
-    def key(self, body: Body) -> bytes:
+    def key(self, specs: list[list[Any]], body: Body) -> bytes:
         """The 256-bit name of a question: of its model, variant, tensors and their bytes."""
         hasher = self._hasher.copy()
+        if self._has_text:  # how long texts are may differ within a class
+            hasher.update(msgpack.packb(specs))
         hasher.update(body)
         return hasher.digest()
 

@@ -139,7 +139,7 @@ class ResultCache:
         self, kind: CacheClass, submission: Submission, now_ns: int
     ) -> tuple[Held | None, Flight | None]:
         """Answers a request, or holds it; with the flight that it has to lead, if it has to."""
-        key = kind.key(submission.body)
+        key = kind.key(submission.specs, submission.body)
         kept = self._memory.get(key, now_ns)
         if kept is not None:
             self._counts.hits.memory += 1

@@ -11,6 +11,7 @@ from typing import Any
 from scheduler.backoff import Backoff
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.requests import RequestClass
+from scheduler.core.signature import STRING
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, RemoteError
 from scheduler.daemon.cloud.latencies import Latencies
 from scheduler.daemon.cloud.tensors import CloudModel, agreed, split, stacked
@@ -212,9 +213,13 @@ class Finder:
 
 
 def _zeros(model: CloudModel) -> Submission:
-    """A request for a model, all of zeros, with free dimensions of 1."""
+    """A request for a model, all of zeros and empty texts, with free dimensions of 1."""
     specs: list[list[Any]] = [
-        [spec.name, spec.dtype, [1 if size is None else size for size in spec.shape]]
+        [
+            spec.name,
+            "S1" if spec.dtype == STRING else spec.dtype,
+            [1 if size is None else size for size in spec.shape],
+        ]
         for spec in model.card.signature.inputs
     ]
     body = memoryview(bytes(body_bytes(specs)))

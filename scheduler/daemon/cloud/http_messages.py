@@ -19,7 +19,7 @@ from scheduler.daemon.cloud.endpoint import (
     said_by_laxity,
 )
 from scheduler.errors import InvalidInput
-from scheduler.ingress.oip.datatypes import NATIVE, from_list
+from scheduler.ingress.oip.datatypes import NATIVE, bytes_of, elements_of, from_list
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """How long the JSON is that bytes follow; without it there is nothing but JSON."""
@@ -76,6 +76,8 @@ def _request(inference: Inference, inputs: list[dict[str, Any]], is_binary: bool
 
 def _values(tensor: InputTensor) -> Any:
     """The elements of a tensor in row-major order, flat."""
+    if tensor.datatype == "BYTES":
+        return [each.decode() for part in tensor.parts for each in elements_of(tensor.name, part)]
     array = np.frombuffer(b"".join(tensor.parts), NATIVE[tensor.datatype])
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RemoteError(
@@ -116,6 +118,8 @@ def inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
 
 def _bytes(output: Mapping[str, Any]) -> memoryview:
     array = from_list(output["name"], output["datatype"], output["shape"], output["data"])
+    if array.dtype == object:
+        return memoryview(bytes_of(array.ravel().tolist()))
     return memoryview(array.tobytes())
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.core.signature import DTYPES, TensorSpec
+from scheduler.core.signature import DTYPES, STRING, TensorSpec
 from scheduler.daemon.cloud.endpoint import (
     Fault,
     InputTensor,
@@ -20,8 +20,10 @@ from scheduler.daemon.cloud.endpoint import (
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.shrinking import Shrinking, Shrunk
 from scheduler.encodings.codec import Array
-from scheduler.ingress.oip.datatypes import DATATYPES
-from scheduler.wire import ALIGNMENT
+from scheduler.errors import InvalidInput
+from scheduler.ingress.oip.datatypes import DATATYPES, bytes_of, elements_of
+from scheduler.texts import check_utf8, of_elements
+from scheduler.wire import ALIGNMENT, pack_tensors, unpack_tensors
 from workers.link import ModelCard, Packed
 
 UNNAMED = "remote"
@@ -115,6 +117,9 @@ def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
 
 def stacked(model: CloudModel, batch: Sequence[Submission]) -> list[InputTensor]:
     """The items of a batch behind each other, without a copy."""
+    specs = model.card.signature.inputs
+    if any(spec.dtype == STRING for spec in specs):
+        return _stacked_with_text(model, batch)
     tensors = []
     offset = 0
     for name, dtype, shape in batch[0].specs:
@@ -123,6 +128,24 @@ def stacked(model: CloudModel, batch: Sequence[Submission]) -> list[InputTensor]
         sizes = (len(batch), *shape) if model.has_batch else tuple(shape)
         tensors.append(InputTensor(name, DATATYPES[dtype], sizes, parts))
         offset += size + -size % ALIGNMENT
+    return tensors
+
+
+def _stacked_with_text(model: CloudModel, batch: Sequence[Submission]) -> list[InputTensor]:
+    """The same where the items' bytes lie in other places, since their texts are not as long."""
+    items = [unpack_tensors(each.specs, each.body) for each in batch]
+    tensors = []
+    for spec in model.card.signature.inputs:
+        arrays = [item[spec.name] for item in items]
+        parts = [
+            memoryview(
+                bytes_of(array.ravel().tolist()) if spec.dtype == STRING else array.tobytes()
+            )
+            for array in arrays
+        ]
+        shape = arrays[0].shape
+        sizes = (len(batch), *shape) if model.has_batch else shape
+        tensors.append(InputTensor(spec.name, DATATYPES[spec.dtype], sizes, parts))
     return tensors
 
 
@@ -151,6 +174,8 @@ def split(model: CloudModel, outputs: Mapping[str, OutputTensor], count: int) ->
         RemoteError: They are not what the model gives.
     """
     specs = model.card.signature.outputs
+    if any(spec.dtype == STRING for spec in specs):
+        return _split_with_text(model, outputs, count)
     rows = [_rows(model, spec, outputs.get(spec.name), count) for spec in specs]
     items: list[Packed] = []
     for index in range(count):
@@ -162,14 +187,42 @@ def split(model: CloudModel, outputs: Mapping[str, OutputTensor], count: int) ->
     return items
 
 
+def _split_with_text(
+    model: CloudModel, outputs: Mapping[str, OutputTensor], count: int
+) -> list[Packed]:
+    arrays = {
+        spec.name: _array(model, spec, outputs.get(spec.name), count)
+        for spec in model.card.signature.outputs
+    }
+    items: list[Packed] = []
+    for index in range(count):
+        described, buffers = pack_tensors({n: a[index, ...] for n, a in arrays.items()})
+        items.append((described, memoryview(b"".join(buffers))))
+    return items
+
+
+def _array(model: CloudModel, spec: TensorSpec, tensor: OutputTensor | None, count: int) -> Array:
+    """An output as an array, whose first dimension counts the items."""
+    shape, _, raw = _rows(model, spec, tensor, count)
+    if spec.dtype != STRING:
+        return np.frombuffer(raw, spec.dtype).reshape(count, *shape)
+    try:
+        texts = of_elements(spec.name, elements_of(spec.name, raw), (count, *shape))
+        check_utf8(spec.name, texts)
+    except (InvalidInput, ValueError) as error:
+        raise RemoteError(Fault.FAILED, f"answers with what is no text: {error}") from None
+    return texts
+
+
 def _rows(
     model: CloudModel, spec: TensorSpec, tensor: OutputTensor | None, count: int
 ) -> tuple[list[int], int, memoryview]:
-    """The shape of one item, its size in bytes, and the bytes of all."""
+    """The shape of one item, its size in bytes (0 of text), and the bytes of all."""
     if tensor is None:
         raise RemoteError(Fault.FAILED, f"answers without output {spec.name!r}")
     shape = tensor.shape[1:] if model.has_batch else tensor.shape
-    size = math.prod(shape) * DTYPES[spec.dtype]
+    is_text = spec.dtype == STRING
+    size = 0 if is_text else math.prod(shape) * DTYPES[spec.dtype]
     fits = (
         tensor.datatype == DATATYPES[spec.dtype]
         and (not model.has_batch or tensor.shape[:1] == (count,))
@@ -177,7 +230,7 @@ def _rows(
         and all(
             have >= 0 and want in (None, have) for have, want in zip(shape, spec.shape, strict=True)
         )
-        and len(tensor.raw) == size * count
+        and (is_text or len(tensor.raw) == size * count)
     )
     if not fits:
         wanted = [count] * model.has_batch + ["*" if s is None else s for s in spec.shape]

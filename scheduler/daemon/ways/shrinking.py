@@ -36,6 +36,9 @@ photographs leave 8 to 30 %."""
 _FREE_SIZE = 256
 """What a free dimension is taken to be until requests show how large it is."""
 
+_TEXT_BYTES = 32
+"""The same of a text."""
+
 _WEIGHT = 3
 """As many samples what is expected of a form counts for, so that one that was held up is not all
 that is known of it."""
@@ -248,7 +251,7 @@ def _expected(encodings: Mapping[str, Encoding], signature: Signature) -> tuple[
     whole = left = work_ns = 0.0
     for spec in signature.inputs:
         count = math.prod(_FREE_SIZE if size is None else size for size in spec.shape)
-        size = count * DTYPES[spec.dtype]
+        size = count * DTYPES.get(spec.dtype, _TEXT_BYTES)
         whole += size
         encoding = encodings.get(spec.name)
         if encoding is None:

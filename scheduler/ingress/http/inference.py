@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from scheduler.core.signature import DTYPES
+from scheduler.core.signature import DTYPES, STRING
 from scheduler.errors import InvalidInput
 from scheduler.ingress.http.messages import JSON, Response, json_object
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.datatypes import (
-    NATIVE,
+    DATATYPES,
     Array,
     checked_datatype,
     checked_shape,
@@ -249,6 +249,11 @@ def _raw_request(info: ModelInfo, version: str, body: memoryview) -> InferReques
         )
     spec = info.inputs[0]
     sizes, dtype = list(spec["shape"]), spec["dtype"]
+    if dtype == STRING:
+        sizes = [1 if size is None else size for size in sizes]
+        shape = [1, *sizes] if info.batched else sizes
+        array = from_list(spec["name"], "BYTES", shape, [_text(body)])
+        return InferRequest(info.name, version, "", {}, {spec["name"]: array}, (), True)
     free = [index for index, size in enumerate(sizes) if size is None]
     if len(free) > 1:
         raise InvalidInput(f"a raw request can't tell the {len(free)} free dimensions of the input")
@@ -256,6 +261,12 @@ def _raw_request(info: ModelInfo, version: str, body: memoryview) -> InferReques
         sizes[free[0]] = 1
         sizes[free[0]] = len(body) // max(1, math.prod(sizes) * DTYPES[dtype])
     shape = [1, *sizes] if info.batched else sizes
-    datatype = next(name for name, native in NATIVE.items() if native == dtype)
-    array = from_bytes(spec["name"], datatype, shape, body)
+    array = from_bytes(spec["name"], DATATYPES[dtype], shape, body)
     return InferRequest(info.name, version, "", {}, {spec["name"]: array}, (), True)
+
+
+def _text(body: memoryview) -> str:
+    try:
+        return bytes(body).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"a raw request for a model of text is UTF-8: {error}") from None

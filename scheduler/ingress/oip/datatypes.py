@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.core.signature import STRING
 from scheduler.errors import InvalidInput
+from scheduler.texts import MOST_ELEMENTS
 from scheduler.wire import MAX_DIMENSIONS
 
 Array = NDArray[Any]
@@ -29,10 +31,13 @@ NATIVE: dict[str, str] = {
     "FP32": "float32",
     "FP64": "float64",
 }
-"""NumPy's name of each datatype that a model can take."""
+"""NumPy's name of each datatype of numbers that a model can take."""
 
-DATATYPES: dict[str, str] = {name: datatype for datatype, name in NATIVE.items()}
-"""The protocol's name of each NumPy dtype."""
+DATATYPES: dict[str, str] = {
+    **{name: datatype for datatype, name in NATIVE.items()},
+    STRING: "BYTES",
+}
+"""The protocol's name of each dtype of a signature."""
 
 _BYTES, _BF16 = "BYTES", "BF16"
 _ACCEPTED = (*NATIVE, _BF16, _BYTES)
@@ -73,14 +78,14 @@ def checked_datatype(name: str, datatype: Any) -> str:
 def from_bytes(name: str, datatype: str, shape: list[int], raw: memoryview | bytes) -> Array:
     """A tensor from its bytes: little-endian and row-major, without a copy where that is possible.
 
-    BF16 becomes float32, which holds every value of it. BYTES becomes uint8: one element of that
-    many bytes, which is what models that decode images themselves take.
+    BF16 becomes float32, which holds every value of it, and BYTES an array of objects, its elements
+    as bytes (`for_model`).
 
     Raises:
         InvalidInput: The bytes are not as many as datatype and shape say.
     """
     if datatype == _BYTES:
-        return _one_element(name, shape, elements_of(name, raw))
+        return _of_elements(name, shape, elements_of(name, raw))
     count = math.prod(shape)
     dtype = np.dtype("<u2") if datatype == _BF16 else np.dtype(NATIVE[datatype])
     if len(raw) != count * dtype.itemsize:
@@ -108,7 +113,7 @@ def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
     if datatype == _BYTES:
         if not kinds <= {str}:
             raise InvalidInput(f"data of {name!r} should hold BYTES values (strings) alone")
-        return _one_element(name, shape, [text.encode() for text in flat])
+        return _of_elements(name, shape, [text.encode() for text in flat])
     if len(flat) != math.prod(shape):
         raise InvalidInput(
             f"data of {name!r} has {len(flat)} elements, shape {shape} has {math.prod(shape)}"
@@ -130,14 +135,16 @@ def elements_of(name: str, raw: memoryview | bytes) -> list[bytes]:
     """The elements of a BYTES tensor, each preceded by its length.
 
     Raises:
-        InvalidInput: A length goes beyond the end.
+        InvalidInput: A length goes beyond the end, or there are too many.
     """
-    elements = []
+    elements: list[bytes] = []
     offset, end = 0, len(raw)
     while offset < end:
         start = offset + _LENGTH.size
         if start > end:
             raise InvalidInput(f"BYTES tensor {name!r} ends within a length")
+        if len(elements) == MOST_ELEMENTS:
+            raise InvalidInput(f"BYTES tensor {name!r} has more than {MOST_ELEMENTS} elements")
         offset = start + _LENGTH.unpack_from(raw, offset)[0]
         if offset > end:
             raise InvalidInput(f"BYTES tensor {name!r} ends within an element")
@@ -173,14 +180,35 @@ def _flat(name: str, data: list[Any]) -> tuple[list[Any], set[type]]:
     raise InvalidInput(f"data of {name!r} is nested more than {MAX_DIMENSIONS} deep")
 
 
-def _one_element(name: str, shape: list[int], elements: list[bytes]) -> Array:
+def for_model(name: str, array: Array, dtype: str | None) -> Array:
+    """What an input takes of a tensor that came as BYTES; any other tensor as it is.
+
+    Text stays text. Every other input takes one element, as the uint8 vector of its bytes: models
+    that decode images themselves have such inputs.
+
+    Args:
+        name: The input's.
+        array: As `from_bytes` or `from_list` gave it.
+        dtype: The input's in the signature; None where the model has no such input.
+
+    Raises:
+        InvalidInput: There are several elements for an input that isn't text.
+    """
+    if array.dtype != object or dtype == STRING:
+        return array
+    if array.size != 1:
+        raise InvalidInput(
+            f"BYTES tensor {name!r} has {array.size} elements; an input that isn't text takes "
+            "one, as a UINT8 vector of its bytes"
+        )
+    return np.frombuffer(array.item(), np.uint8)
+
+
+def _of_elements(name: str, shape: list[int], elements: list[bytes]) -> Array:
     if len(elements) != math.prod(shape):
         raise InvalidInput(
             f"tensor {name!r} has {len(elements)} elements, shape {shape} has {math.prod(shape)}"
         )
-    if len(elements) != 1:
-        raise InvalidInput(
-            f"BYTES tensor {name!r} has {len(elements)} elements; models here take one element, "
-            "as a UINT8 vector of its bytes"
-        )
-    return np.frombuffer(elements[0], np.uint8)
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array.reshape(shape)

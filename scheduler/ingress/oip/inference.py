@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from scheduler.call import Call
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import InvalidInput, ModelNotFound
 from scheduler.ingress.oip.box import Box, ModelInfo
+from scheduler.ingress.oip.datatypes import for_model
 from scheduler.ingress.oip.request import InferRequest
 from scheduler.result import Result, Timing
 from scheduler.tenants import Tenant
@@ -67,6 +68,7 @@ class Inferred:
     notes: dict[str, str] = field(default_factory=dict)
 
 
+Arrays = Mapping[str, NDArray[Any]]
 OnEnd = Callable[["Inferred | BaseException"], None]
 
 
@@ -98,14 +100,15 @@ class Inference:
     ) -> None:
         """Sends every item."""
         _check_names(info, request)
+        inputs = _for_model(info, request.inputs)
         self._box = box
         self._on_end: OnEnd | None = on_end
         self._deadline_ns = time.monotonic_ns() + int(terms.deadline_ms * 1e6)
-        size = _batch_size(info, request, most_items)
+        size = _batch_size(info, inputs, most_items)
         self._has_batch = size is not None
         self._waiting = size or 1
         self._results: list[Result | None] = [None] * self._waiting
-        calls = [self._call(index, request, terms, size) for index in range(self._waiting)]
+        calls = [self._call(index, request, inputs, terms, size) for index in range(self._waiting)]
         self._calls = [call.id for call in calls]
         box.start(calls)
 
@@ -115,8 +118,9 @@ class Inference:
         for call_id in self._calls:
             self._box.cancel(call_id)
 
-    def _call(self, index: int, request: InferRequest, terms: Terms, size: int | None) -> Call:
-        inputs = request.inputs
+    def _call(
+        self, index: int, request: InferRequest, inputs: Arrays, terms: Terms, size: int | None
+    ) -> Call:
         if size is not None and size > 1:
             inputs = {name: array[index : index + 1] for name, array in inputs.items()}
         return self._box.call(
@@ -163,14 +167,21 @@ def _check_names(info: ModelInfo, request: InferRequest) -> None:
             )
 
 
-def _batch_size(info: ModelInfo, request: InferRequest, most_items: int) -> int | None:
+def _for_model(info: ModelInfo, inputs: Arrays) -> Arrays:
+    if not any(array.dtype.hasobject for array in inputs.values()):
+        return inputs
+    dtypes = {spec["name"]: spec["dtype"] for spec in info.inputs}
+    return {name: for_model(name, array, dtypes.get(name)) for name, array in inputs.items()}
+
+
+def _batch_size(info: ModelInfo, inputs: Arrays, most_items: int) -> int | None:
     """How many items the tensors hold in a batch dimension; None where they have none."""
     if not info.batched:
         return None
     ranks = {spec["name"]: len(spec["shape"]) for spec in info.inputs}
     sizes = {
         array.shape[0] if array.ndim == ranks.get(name, array.ndim) + 1 else None
-        for name, array in request.inputs.items()
+        for name, array in inputs.items()
     }
     if len(sizes) != 1:
         raise InvalidInput("either all inputs have a batch dimension of the same size, or none")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
 
+from scheduler.core.signature import STRING
 from scheduler.encodings.codec import accepted
 from scheduler.encodings.text import ENCODING_EXTENSION
 from scheduler.errors import LaxityError
@@ -115,8 +116,9 @@ def _tensor(spec: dict[str, Any], batched: bool) -> dict[str, Any]:
 
 
 def _config_tensor(spec: dict[str, Any]) -> dict[str, Any]:
+    text = spec["dtype"] == STRING
     return {
         "name": spec["name"],
-        "data_type": f"TYPE_{DATATYPES[spec['dtype']]}",
+        "data_type": "TYPE_STRING" if text else f"TYPE_{DATATYPES[spec['dtype']]}",
         "dims": _sizes(spec),
     }

@@ -59,6 +59,12 @@ def output_tensors(request: InferRequest, inferred: Inferred) -> list[OutputTens
 
 
 def _tensor(array: NDArray[Any], wanted: WantedOutput, has_batch: bool) -> OutputTensor:
+    if array.dtype.kind == "S":
+        if wanted.classes:
+            raise InvalidInput(f"output {wanted.name!r} is text and has no classes")
+        return OutputTensor(
+            wanted.name, "BYTES", list(array.shape), None, array.ravel().tolist(), wanted
+        )
     if not wanted.classes:
         datatype = DATATYPES[array.dtype.name]
         return OutputTensor(wanted.name, datatype, list(array.shape), array, [], wanted)

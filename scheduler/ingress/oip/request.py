@@ -67,7 +67,7 @@ class InferRequest:
         version: The variant that must run; empty leaves the choice to the policy.
         id: Echoed in the answer.
         parameters: As sent.
-        inputs: The tensors by name, as arrays of the native dtypes.
+        inputs: The tensors by name, as arrays of the native dtypes; BYTES as objects.
         outputs: The outputs that are wanted; none for all.
         binary: Whether outputs that are not listed go as bytes.
         encoded: Inputs that came in a smaller form, by name; `oip.encoded` has them back.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.core.requests import RequestClass
-from scheduler.core.signature import Signature, TensorSpec
+from scheduler.core.signature import STRING, Signature, TensorSpec
 from scheduler.daemon.cloud.endpoint import Inference, InputTensor, OutputTensor, RemoteError
 from scheduler.daemon.cloud.grpc_endpoint import request_bytes
 from scheduler.daemon.cloud.http_messages import (
@@ -29,7 +29,7 @@ from scheduler.ingress.oip.datatypes import DATATYPES
 from scheduler.wire import pack_tensors, unpack_tensors
 from workers.link import ModelCard
 
-DTYPES = st.sampled_from(["float32", "uint8", "int64", "bool"])
+DTYPES = st.sampled_from(["float32", "uint8", "int64", "bool", STRING])
 SPECS = st.lists(st.tuples(DTYPES, st.lists(st.integers(0, 4), max_size=3)), min_size=1, max_size=3)
 
 
@@ -52,6 +52,8 @@ def filled(model: CloudModel, seed: int) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(seed)
     return {
         spec.name: rng.integers(0, 2, spec.shape).astype(spec.dtype)  # type: ignore[arg-type]
+        if spec.dtype != STRING
+        else rng.integers(0, 10 ** (1 + seed), spec.shape).astype("S9")  # type: ignore[arg-type]
         for spec in model.card.signature.inputs
     }
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, helper
 
-from scheduler.core.signature import Signature, TensorSpec
+from scheduler.core.signature import STRING, Signature, TensorSpec
 from tests.daemon.cloud.boxes import DIGITS
-from tests.workers.onnx_models import constant, model, save, slow, tensor
+from tests.workers.onnx_models import constant, model, save, slow, tensor, words
 from workers.link import ModelCard
 
 MAX_BATCH = 4
@@ -48,14 +48,17 @@ Specs = tuple[TensorSpec, ...]
 
 _A, _B, _SUM, _DIFFERENCE = (TensorSpec(n, "float32", (3,)) for n in (*PAIR[0], *PAIR[1]))
 _INDEX, _ROW = TensorSpec("index", "int64", (1,)), TensorSpec("row", "float32", (1, 2))
+_TEXT, _SAME = (TensorSpec(n, STRING, (None,)) for n in ("text", "same"))
+_CODE = TensorSpec("code", "int64", (None,))
 _X, _Y = (TensorSpec(n, "float32", (1, 1)) for n in "xy")
 CARDS = {
     "digits": DIGITS,
     "pair": _card("pair", (_A, _B), (_SUM, _DIFFERENCE), MAX_BATCH),
     "picky": _card("picky", (_INDEX,), (_ROW,), MAX_BATCH),
     "slow": _card("slow", (_X,), (_Y,), 1),
+    "words": _card("words", (_TEXT,), (_SAME, _CODE), MAX_BATCH),
 }
-VARIANTS = {"digits": "small", "pair": "only", "picky": "only", "slow": "only"}
+VARIANTS = dict.fromkeys(CARDS, "only") | {"digits": "small"}
 
 
 def make_repository(root: Path) -> dict[str, Path]:
@@ -65,6 +68,7 @@ def make_repository(root: Path) -> dict[str, Path]:
         ("pair", pair()),
         ("picky", picky()),
         ("slow", slow(layers=12, keepdims=True)),
+        ("words", words()),
     ):
         save(made, files[name])
     (root / "digits").mkdir()

@@ -136,6 +136,20 @@ def test_answers_are_those_of_the_model_item_by_item(server: Server, url: str, t
     through_tap(server, url, tmp_path, test, "digits", "pair")
 
 
+def test_text_goes_there_and_comes_back(server: Server, url: str, tmp_path: Path):
+    texts = [["eins", "x" * length, "größer"[: length % 7]] for length in range(1, 20)]
+
+    async def test(box: Box, tap: Tap) -> None:
+        asked = [{"text": np.array(each)} for each in texts]
+        for each, answer in zip(texts, await all_of(box, "words", asked, LONG_MS), strict=True):
+            found = outputs(answer)
+            assert [text.decode() for text in found["same"].tolist()] == each
+            assert found["code"].tolist() == [1, 0, 0]
+        assert max(call.items for call in tap.of("words")) > 1, "batches grow"
+
+    through_tap(server, url, tmp_path, test, "words")
+
+
 def test_what_is_left_of_a_deadline_goes_along(server: Server, url: str, tmp_path: Path):
     async def test(box: Box, tap: Tap) -> None:
         [answer] = await all_of(box, "digits", [{"image": IMAGES[0]}], 9_000)
