@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 
 from policies.outlook import Outlook
 from policies.pace import Pace
+from policies.serving import order
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
@@ -135,7 +137,7 @@ class Admission:
         pace = self._paces[request.kind]
         target_ids = pace.target_ids
         work_ns = 0.0
-        behind = besides - 1  # itself, unless it is imagined
+        behind = 0 if besides else -1  # itself, unless it is imagined
         for queue, other in self._lanes:
             waiting = len(queue)
             ahead = queue.count_ahead(request)
@@ -155,24 +157,39 @@ class Admission:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
         return pace.done_ns(starts_ns, now_ns + int(wait_ns))
 
-    def counter_offer(self, request: Request) -> dict[str, int]:
-        """The smallest budget found with which a queued request would be admitted in its stead.
+    def counter_offers(self, requests: Sequence[Request]) -> list[dict[str, int]]:
+        """The smallest budgets found with which one is admitted once queued requests are gone.
 
         Returns:
-            That budget, by the targets that could meet it.
+            For each of them that budget, by the targets that could meet it; those that are alike
+            share one.
         """
         self.look()
-        return self._offer(request, request.deadline_ns)
+        alike: dict[tuple[RequestClass, int, float], list[Request]] = {}
+        for each in requests:
+            alike.setdefault((each.kind, each.priority, each.weight), []).append(each)
+        offers: dict[int, dict[str, int]] = {}
+        for group in alike.values():
+            last = max(group, key=order)
+            offer = self._offer(last, last.deadline_ns, len(group))
+            offers.update((each.id, offer) for each in group)
+        return [offers[each.id] for each in requests]
 
-    def _offer(self, request: Request, deadline_ns: int) -> dict[str, int]:
-        """The same, with a deadline to try first."""
+    def _offer(self, request: Request, deadline_ns: int, besides: int = 1) -> dict[str, int]:
+        """The budget that a request like a queued one would need.
+
+        Args:
+            request: The one in whose stead it would come.
+            deadline_ns: What to try first.
+            besides: How many like it leave with it.
+        """
         now_ns = self._outlook.view.now_ns
         kind, priority, weight = request.kind, request.priority, request.weight
         for attempt in range(_TRIES + 1):
             if attempt == _TRIES:
                 deadline_ns = max(deadline_ns, self._last_ns(priority))
             asked = Request(_NEWEST, kind, deadline_ns, priority, weight)
-            done_ns = self._done_ns(asked, besides=1)
+            done_ns = self._done_ns(asked, besides)
             if min(done_ns) <= deadline_ns:
                 break
             deadline_ns = min(done_ns)

@@ -33,7 +33,6 @@ complex job shops", Journal of Scheduling 5(3), 2002, after A. P. J. Vepsalainen
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import exp
 
 from policies.admission import Admission
@@ -113,11 +112,14 @@ class Alone:
                     yield refusal
 
     def _evictions(self) -> Iterator[Drop]:
-        for drop in self._outlook.doomed():
-            self.admission.broken()
-            self._fell_short()
-            budgets = self.admission.counter_offer(drop.request)
-            yield replace(drop, earliest_budget_ns=budgets)
+        drops = list(self._outlook.doomed())
+        if not drops:
+            return
+        self.admission.broken()
+        self._fell_short()
+        offers = self.admission.counter_offers([drop.request for drop in drops])
+        for drop, budgets in zip(drops, offers, strict=True):
+            yield Drop(drop.request, drop.reason, budgets)
 
     def _is_thrifty(self) -> bool:
         """Whether what costs nothing has been enough."""
