@@ -244,6 +244,9 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
     Raises:
         InputProblem: It would take more than that.
     """
+    if (array.dtype.kind in "SU") != (spec["dtype"] == STRING):
+        held = STRING if array.dtype.kind in "SU" else array.dtype
+        raise InputProblem(f"input {spec['name']!r} is {_spell(spec)}; the file has {held}")
     steps: list[str] = []
     wanted = list(spec["shape"])
     if not _fits(array.shape, wanted):
@@ -257,9 +260,6 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
             )
         steps.append(f"shape {_shape(array.shape)} -> {_shape(shape)}")
         array = array.reshape(shape)
-    if (array.dtype.kind in "SU") != (spec["dtype"] == STRING):
-        held = STRING if array.dtype.kind in "SU" else array.dtype
-        raise InputProblem(f"input {spec['name']!r} is {_spell(spec)}; the file has {held}")
     if spec["dtype"] == STRING:
         return Prepared(as_text(str(spec["name"]), array), tuple(steps))
     dtype = np.dtype(str(spec["dtype"]))

@@ -405,7 +405,8 @@ class TestInfer:
             ("infer digitz -i {scan}", "did you mean 'digits'?"),
             ("infer digits -i img={scan}", "no input 'img'; it has image"),
             ("infer digits -i /nowhere/x.npy", "/nowhere/x.npy can't be read"),
-            ("infer digits -i {text}", "neither a NumPy file nor a picture"),
+            ("infer digits -i {notes}", "is no NumPy file, picture or text"),
+            ("infer digits -i {text}", "'image' is float32 [1, 2, 2]; the file has string"),
             ("infer digits -i {scan} -i {scan}", "'image' is given twice"),
             ("infer digits -i {scan} --levels black", "--levels is BLACK:WHITE"),
             ("infer digits -i {scan}[5]", "has 2 items; there is no item 5"),
@@ -414,10 +415,11 @@ class TestInfer:
         ],
     )
     def test_inputs_that_do_not_do(self, box, laxity, scan, tmp_path, words, said):
-        text, one = tmp_path / "notes.txt", tmp_path / "one.npy"
-        text.write_text("not an array")
+        text, notes, one = (tmp_path / name for name in ("notes.txt", "notes.md", "one.npy"))
+        for file in (text, notes):
+            file.write_text("not an array")
         np.save(one, np.ones(1, np.float32))
-        status, out, err = laxity(*words.format(scan=scan, text=text, one=one).split())
+        status, out, err = laxity(*words.format(scan=scan, text=text, notes=notes, one=one).split())
         assert (status, out, err.count("\n")) == (1 if "digitz" in words else 2, "", 1)
         assert said in err
 

@@ -72,6 +72,10 @@ class ClassQueue:
 
     def first(self, count: int, after_ns: int = 0) -> list[Request]:
         """The first `count` requests in order whose deadline is at `after_ns` or later."""
+        if len(self._levels) == 1:
+            (level,) = self._levels.values()
+            at = 0 if level[0][0] >= after_ns else bisect_left(level, (after_ns,))
+            return [entry[2] for entry in level[at : at + count]]
         found: list[Request] = []
         for level in self._in_order():
             at = bisect_left(level, (after_ns,)) if after_ns else 0

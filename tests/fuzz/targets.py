@@ -19,7 +19,7 @@ import msgpack
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from scheduler.core.signature import Signature, TensorSpec
+from scheduler.core.signature import STRING, Signature, TensorSpec
 from scheduler.daemon.driver import Driver
 from scheduler.encodings.codec import restoration
 from scheduler.encodings.text import encoding_from
@@ -30,11 +30,12 @@ from scheduler.ingress.http.inference import parsed
 from scheduler.ingress.http.messages import json_object
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.oip.box import ModelInfo
-from scheduler.ingress.oip.datatypes import elements_of
+from scheduler.ingress.oip.datatypes import elements_of, for_model
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, priority
+from scheduler.ingress.oip.request import InferRequest
 from scheduler.journal_format import Decoder, FormatError, decode_header
 from scheduler.tenants import ANYONE, Access
-from scheduler.wire import FrameLimits, FrameReader, encode, unpack_tensors
+from scheduler.wire import FrameLimits, FrameReader, encode, pack_tensors, unpack_tensors
 from tests.ingress.memory_transport import Peer, Transport, a_door, running
 from workers.link import ModelCard
 
@@ -144,13 +145,23 @@ def _no_memory(_region: Any) -> memoryview:
     raise InvalidInput("no memory here")
 
 
+def _check_inputs(request: InferRequest) -> None:
+    for name, array in request.inputs.items():
+        if array.dtype == object:
+            specs, buffers = pack_tensors({name: for_model(name, array, STRING)})
+            (found,) = unpack_tensors(specs, memoryview(b"".join(buffers))).values()
+            assert found.tolist() == array.tolist()
+        else:
+            assert array.dtype.kind in "biuf"
+
+
 def http_infer(data: bytes) -> None:
     """The body of an inference request: two bytes of header length, JSON and binary tensors."""
     length = int.from_bytes(data[:2], "little")
     headers = {"inference-header-content-length": str(length)} if length else {}
     with contextlib.suppress(InvalidInput):
         request = parsed(MODEL, "", headers, memoryview(data[2:]), 100_000, _no_memory)
-        assert all(array.dtype.kind in "biuf" for array in request.inputs.values())
+        _check_inputs(request)
 
 
 def http_json(data: bytes) -> None:
@@ -170,7 +181,7 @@ def grpc_infer(data: bytes) -> None:
     """The message of a gRPC inference request."""
     with contextlib.suppress(InvalidInput, DecodeError):
         request = parsed_message(pb.ModelInferRequest.FromString(data), _no_memory)
-        assert all(array.dtype.kind in "biuf" for array in request.inputs.values())
+        _check_inputs(request)
 
 
 def deadlines(data: bytes) -> None:
