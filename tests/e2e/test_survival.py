@@ -29,6 +29,18 @@ def agent(models: Path, tmp_path: Path) -> Iterator[RunningAgent]:
     agent.close()
 
 
+@pytest.fixture(scope="module")
+def lasting(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """An agent for tests after which it goes on."""
+    agent = RunningAgent(tmp_path_factory.mktemp("lasting"), models)
+    yield agent
+    try:
+        assert agent.stop() == 0
+        assert agent.left_over() == []
+    finally:
+        agent.close()
+
+
 class Load:
     """Requests without end from a thread, with a record of each one's ending."""
 
@@ -87,11 +99,11 @@ class Load:
 
 @pytest.mark.parametrize("actor", ["WorkerProcess", "SchedulerProcess"])
 def test_a_killed_actor_comes_back_and_every_request_ends_once(
-    agent: RunningAgent, actor: str
+    lasting: RunningAgent, actor: str
 ) -> None:
-    load = Load(agent.url)
+    load = Load(lasting.url)
     load.wait_for_result_after(0)
-    os.kill(agent.pid_of(actor), signal.SIGKILL)
+    os.kill(lasting.pid_of(actor), signal.SIGKILL)
     killed_s = time.monotonic()
     # Results that were on their way at the kill are none of the new process.
     threading.Event().wait(0.2)
@@ -99,8 +111,6 @@ def test_a_killed_actor_comes_back_and_every_request_ends_once(
     print(f"{actor} was back after {back_s:.1f} s")
     load.finish()
     assert load.endings["result"] > 0
-    assert agent.stop() == 0
-    assert agent.left_over() == []
 
 
 def after(lines: list[str], word: str) -> list[str]:
@@ -142,15 +152,15 @@ futures[7].result()
 
 
 def test_a_killed_client_leaves_nothing_behind_and_others_notice_nothing(
-    agent: RunningAgent,
+    lasting: RunningAgent,
 ) -> None:
-    load = Load(agent.url, deadline_ms=5000)
-    command = [sys.executable, "-c", CLIENT_SCRIPT, agent.url]
+    load = Load(lasting.url, deadline_ms=5000)
+    command = [sys.executable, "-c", CLIENT_SCRIPT, lasting.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
         assert victim.stdout is not None
         assert victim.stdout.readline() == b"going\n"
         victim.kill()
-    with Client(agent.url) as client:
+    with Client(lasting.url) as client:
         while (status := client.status())["outcomes"]["cancelled"] == 0:
             threading.Event().wait(0.01)
         assert sum(queue["requests"] for queue in status["queues"] if queue["model"] == "slow") == 0
@@ -183,24 +193,25 @@ def test_a_signal_to_the_whole_process_group_leaves_no_process(agent: RunningAge
     assert agent.left_over() == []
 
 
-def test_a_policy_swap_in_the_file_loses_no_request(agent: RunningAgent) -> None:
-    load = Load(agent.url)
-    with Client(agent.url) as client:
+def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> None:
+    load = Load(lasting.url)
+    with Client(lasting.url) as client:
         for name in ("edf", "fcfs", "goodput"):
-            agent.write_config(policy={"name": name})
+            lasting.write_config(policy={"name": name})
             while client.status()["policy"]["name"] != name:
                 threading.Event().wait(0.01)
-        agent.write_config(policy={"name": "no-such-policy"})
-        while not any("configuration not taken over" in line for line in agent.lines):
+        lasting.write_config(policy={"name": "no-such-policy"})
+        while not any("configuration not taken over" in line for line in lasting.lines):
             threading.Event().wait(0.01)
         assert client.status()["policy"]["name"] == "goodput"
+        lasting.write_config(policy={"name": "goodput"})
     load.finish()
     assert load.endings["result"] > 0
 
 
-def test_a_second_agent_is_refused_and_says_why(agent: RunningAgent, tmp_path: Path) -> None:
+def test_a_second_agent_is_refused_and_says_why(lasting: RunningAgent) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "edge_agent", "--config", str(agent.config_file)],
+        [sys.executable, "-m", "edge_agent", "--config", str(lasting.config_file)],
         capture_output=True,
         text=True,
         timeout=60,
