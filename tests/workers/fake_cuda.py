@@ -18,6 +18,7 @@ Work = Callable[[], None]
 class Error(IntEnum):
     cudaSuccess = 0
     cudaErrorMemoryAllocation = 2
+    cudaErrorLaunchFailure = 719
     cudaErrorStreamCaptureUnsupported = 900
 
 

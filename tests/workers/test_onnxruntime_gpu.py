@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.workers import onnx_models
 from workers.device_options import DeviceOptions, cuda_name, expose_gpu, openvino_name
 from workers.runtimes import onnxruntime_gpu
 from workers.runtimes.base import DeviceError, DeviceSpec, ModelLoadError, RunError
+from workers.runtimes.onnxruntime import open_session
 from workers.runtimes.onnxruntime_gpu import (
     BoundSession,
     OnnxRuntimeCuda,
@@ -206,3 +208,56 @@ def test_what_a_profile_depends_on_is_named(monkeypatch):
 def test_a_box_without_the_library_says_so_first(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert "onnxruntime cannot be imported" in (OnnxRuntimeCuda().missing() or "")
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """The provider is the CPU's: the rest of loading runs as it does on a GPU."""
+    for runtime in (OnnxRuntimeCuda, OnnxRuntimeTensorRt):
+        monkeypatch.setattr(runtime, "provider", "CPUExecutionProvider")
+        monkeypatch.setattr(runtime, "providers", lambda *_: ["CPUExecutionProvider"])
+
+    def open_here(path, options, providers):
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "0")
+        return open_session(path, options, providers)
+
+    monkeypatch.setattr(onnxruntime_gpu, "open_session", open_here)
+    monkeypatch.setattr(onnxruntime_gpu, "_preload_libraries", lambda: " (preloaded)")
+    bound = partial(onnxruntime_gpu.BoundSession, memory="cpu")
+    monkeypatch.setattr(onnxruntime_gpu, "BoundSession", bound)
+
+
+def test_a_load_on_a_gpu_gives_a_bound_session_that_says_where(add, load, tmp_path, on_the_cpu):
+    add("relu", onnx_models.relu())
+    model = load("relu")
+    told: list[str] = []
+    runtime = OnnxRuntimeTensorRt()
+    runtime.build(model, model.variants[0], GPU, tmp_path, told.append)
+
+    session = runtime.load(model, model.variants[0], GPU, tmp_path)
+
+    assert told == ["building engines"]
+    assert session.describe() == "onnxruntime-tensorrt on gpu:0, CPUExecutionProvider"
+    x = np.array([[-1, 2, 3]], np.float32)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], np.maximum(x, 0))
+    session.close()
+    assert not runtime.is_built(tmp_path)
+    (tmp_path / "TensorrtExecutionProvider_1.engine").touch()
+    assert runtime.is_built(tmp_path)
+
+
+def test_a_session_that_did_not_get_its_provider_is_refused(add, load, tmp_path, on_the_cpu):
+    add("relu", onnx_models.relu())
+    model, runtime = load("relu"), OnnxRuntimeCuda()
+    runtime.provider = "CUDAExecutionProvider"
+
+    with pytest.raises(ModelLoadError, match=r"could not start CUDAExecutionProvider \(preloaded"):
+        runtime.load(model, model.variants[0], GPU, tmp_path)
+
+
+def test_a_build_without_the_provider_says_which_to_install(monkeypatch):
+    import onnxruntime
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    assert OnnxRuntimeCuda().missing() is None
+    assert "no TensorrtExecutionProvider" in (OnnxRuntimeTensorRt().missing() or "")

@@ -182,3 +182,32 @@ def test_a_free_dimension_without_a_size_is_refused_on_an_npu(add, load):
 
     with pytest.raises(ModelLoadError, match="'ids' has free dimensions; name sizes under"):
         fix_shapes(read_graph(file), load("ids"))
+
+
+def test_a_session_on_an_npu_runs_items_one_at_a_time(add, load, tmp_path, monkeypatch):
+    """On the CPU in the NPU's place: what is left of the way is the same."""
+    yaml = "max_batch: 4\nvariants: {a: {file: model.onnx, precision: fp16}}"
+    add("relu", onnx_models.relu(), yaml)
+    model = load("relu")
+    npu = DeviceSpec("npu:0", "npu", runtimes=("openvino",))
+    monkeypatch.setattr(openvino_runtime, "openvino_name", lambda _: "CPU")
+    monkeypatch.setattr(openvino_runtime, "plugin_config", lambda *_: {})
+
+    session = OpenVino().load(model, model.variants[0], npu, tmp_path)
+
+    assert session.max_batch == 1
+    assert session.describe() == "openvino on npu:0, CPU"
+    x = np.array([[-1, 2, 3]], np.float32)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], np.maximum(x, 0))
+    session.close()
+
+
+@pytest.mark.parametrize("config", [plugin_config, lambda *_: {}])
+def test_a_device_whose_plugin_can_not_be_loaded_says_why(add, load, tmp_path, monkeypatch, config):
+    add("relu", onnx_models.relu())
+    model = load("relu")
+    monkeypatch.setattr(openvino_runtime, "plugin_config", config)
+    monkeypatch.setattr(openvino_runtime, "openvino_name", lambda _: "GPU.7")
+
+    with pytest.raises(ModelLoadError, match="openvino: "):
+        OpenVino().load(model, model.variants[0], CPU, tmp_path)

@@ -298,6 +298,141 @@ def test_what_cannot_be_captured_is_enqueued(add, load, gpu, open_session, monke
     assert "0 CUDA graphs" in session.describe()
 
 
+@pytest.mark.parametrize(
+    ("call", "answer", "said"),
+    [
+        ("create_execution_context", None, "no room for another execution context"),
+        ("set_input_shape", False, r"does not take 'x' of \[2, 3\]"),
+        ("infer_shapes", ["y"], "cannot tell the shapes of y"),
+        ("get_tensor_shape", (-1, 3), "output 'y' has a shape that depends on the data"),
+        ("set_tensor_address", False, "does not take an address for 'x'"),
+        ("execute_async_v3", False, "could not enqueue the run"),
+    ],
+)
+def test_whatever_tensorrt_refuses_is_an_error_and_the_session_lives_on(
+    add, load, gpu, open_session, monkeypatch, call, answer, said
+):
+    add("relu", onnx_models.relu())
+    session = open_session(load("relu"))
+    owners = (fake_tensorrt.ICudaEngine, fake_tensorrt.IExecutionContext)
+    owner = next(each for each in owners if hasattr(each, call))
+    x = np.full((2, 3), -1, np.float32)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, call, lambda *_: answer)
+        with pytest.raises(RunError, match=said):
+            session.run({"x": x})
+
+    np.testing.assert_array_equal(session.run({"x": x})["y"], np.zeros((2, 3)))
+
+
+def test_an_error_of_cudas_while_a_batch_runs_has_its_words(
+    add, load, gpu, open_session, monkeypatch
+):
+    add("relu", onnx_models.relu())
+    session = open_session(load("relu"))
+    x = np.ones((1, 3), np.float32)
+    session.run({"x": x})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "cudaStreamSynchronize", lambda _: (Error.cudaErrorLaunchFailure,))
+        with pytest.raises(RunError, match=r"tensorrt: .*cudaErrorLaunchFailure"):
+            session.run({"x": x})
+
+    np.testing.assert_array_equal(session.run({"x": x})["y"], x)
+
+
+def test_a_closed_session_runs_nothing(add, load, open_session):
+    add("relu", onnx_models.relu())
+    session = open_session(load("relu"))
+    session.close()
+
+    with pytest.raises(RunError, match="the session is closed"):
+        session.run({"x": np.ones((1, 3), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "said"),
+    [
+        ("num_io_tensors", 0, "tensorrt finds no tensor x"),
+        ("get_tensor_location", fake_tensorrt.TensorLocation.HOST, "wants it in main memory"),
+        ("get_tensor_dtype", 7, "TensorRT has 'x' as int64, the file float32"),
+    ],
+)
+def test_an_engine_that_is_not_the_models_is_a_load_error(
+    add, load, gpu, here, tmp_path, monkeypatch, call, answer, said
+):
+    add("relu", onnx_models.relu())
+    model, runtime = load("relu"), TensorRt()
+    runtime.build(model, model.variants[0], GPU, tmp_path, lambda text: None)
+    found = property(lambda _: answer) if call == "num_io_tensors" else lambda *_: answer
+    monkeypatch.setattr(fake_tensorrt.ICudaEngine, call, found)
+
+    with pytest.raises(ModelLoadError, match=said):
+        runtime.load(model, model.variants[0], GPU, tmp_path)
+
+
+def test_without_an_engine_there_is_nothing_to_load(add, load, gpu, tmp_path):
+    add("relu", onnx_models.relu())
+    model = load("relu")
+
+    with pytest.raises(ModelLoadError, match="there is no engine in"):
+        TensorRt().load(model, model.variants[0], GPU, tmp_path)
+
+
+def test_a_format_that_numpy_lacks_is_a_load_error(add, load, gpu, here, tmp_path, monkeypatch):
+    def fails(_):
+        raise TypeError("Could not resolve TensorRT datatype fp8")
+
+    add("relu", onnx_models.relu())
+    model, runtime = load("relu"), TensorRt()
+    runtime.build(model, model.variants[0], GPU, tmp_path, lambda text: None)
+    monkeypatch.setattr(fake_tensorrt, "nptype", fails)
+
+    with pytest.raises(ModelLoadError, match="'x': Could not resolve"):
+        runtime.load(model, model.variants[0], GPU, tmp_path)
+
+
+@pytest.mark.parametrize("error", [TypeError("null"), RuntimeError("no driver")])
+def test_bindings_that_can_not_start_say_so(add, gpu, tmp_path, monkeypatch, error):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(fake_tensorrt, "Runtime", fails)
+    with pytest.raises(ModelLoadError, match=str(error)):
+        open_engine(fake_tensorrt, b"engine")
+    monkeypatch.setattr(fake_tensorrt, "Builder", fails)
+    file = add("relu", onnx_models.relu())
+    with pytest.raises(BuildError, match=f"TensorRT could not start: {error}"):
+        build_engine(fake_tensorrt, request_for(tmp_path, file), lambda text: None)
+
+
+def test_shapes_that_a_network_does_not_take_are_a_build_error(add, gpu, tmp_path, monkeypatch):
+    request = request_for(tmp_path, add("relu", onnx_models.relu()))
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_tensorrt.IBuilderConfig, "add_optimization_profile", lambda *_: -1)
+        with pytest.raises(BuildError, match="the shapes do not fit the network"):
+            build_engine(fake_tensorrt, request, lambda text: None)
+
+    def fails(*_):
+        raise ValueError("bad shape")
+
+    monkeypatch.setattr(fake_tensorrt.IOptimizationProfile, "set_shape", fails)
+    with pytest.raises(BuildError, match=r"'x' of .*bad shape"):
+        build_engine(fake_tensorrt, request, lambda text: None)
+
+
+def test_libraries_that_can_not_be_loaded_are_named(monkeypatch):
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "tensorrt":
+                raise OSError("libnvinfer.so.10: cannot open shared object file")
+
+    monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    assert "libnvinfer.so.10" in (TensorRt().missing() or "")
+
+
 def test_outputs_outlive_the_next_run(add, load, open_session):
     add("relu", onnx_models.relu())
     session = open_session(load("relu"))

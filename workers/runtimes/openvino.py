@@ -203,7 +203,8 @@ def plugin_config(variant: Variant, device: DeviceSpec, cache_dir: Path) -> dict
     """The properties that a variant is compiled with on a device.
 
     Raises:
-        ModelLoadError: The device computes in a coarser format than the variant declares.
+        ModelLoadError: The device computes in a coarser format than the variant declares, or its
+            plugin can't be loaded.
     """
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": str(cache_dir)}
     config["INFERENCE_PRECISION_HINT"] = _compute_precision(variant.precision, device)
@@ -233,7 +234,10 @@ def _compute_precision(precision: Precision, device: DeviceSpec) -> str:
             )
         return "f16"
     wanted = {"fp16": ("FP16", "f16"), "bf16": ("BF16", "bf16")}.get(precision)
-    offered = core().get_property(openvino_name(device), "OPTIMIZATION_CAPABILITIES")
+    try:
+        offered = core().get_property(openvino_name(device), "OPTIMIZATION_CAPABILITIES")
+    except Exception as error:  # the library raises plain RuntimeError
+        raise ModelLoadError(f"openvino: {reason(error)}") from error
     if wanted and wanted[0] in offered:
         return wanted[1]
     return "f32"

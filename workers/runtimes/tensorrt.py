@@ -295,11 +295,13 @@ class TensorRtSession:
         return lane
 
     def _open_lane(self, shapes: dict[str, tuple[int, ...]]) -> _Lane:
+        if self._engine is None:
+            raise RunError("the session is closed")
         profile = profile_for(self._profiles, shapes)
-        if profile is None or self._engine is None:
+        if profile is None:
             given = ", ".join(f"'{name}' of {list(shape)}" for name, shape in shapes.items())
             raise RunError(f"{given}: no profile of the engine covers these shapes")
-        lane = _Lane(self._context(profile, shapes), [], [])
+        lane = _Lane(self._context(self._engine.engine, profile, shapes), [], [])
         try:
             for name in self._names:
                 lane.inputs.append(self._place(lane, name, shapes[name]))
@@ -314,11 +316,9 @@ class TensorRtSession:
             raise
         return lane
 
-    def _context(self, profile: int, shapes: dict[str, tuple[int, ...]]) -> Any:
-        if self._engine is None:
-            raise RunError("the session is closed")
+    def _context(self, engine: Any, profile: int, shapes: dict[str, tuple[int, ...]]) -> Any:
         strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        context = self._engine.engine.create_execution_context(strategy)
+        context = engine.create_execution_context(strategy)
         if context is None:
             raise RunError("tensorrt has no room for another execution context")
         context.set_device_memory(self._scratch, self._scratch_bytes)
