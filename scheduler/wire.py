@@ -300,7 +300,7 @@ def _checked_spec(spec: Any) -> tuple[str, str, list[int], int]:
         raise InvalidInput("a tensor is described by [name, dtype, shape]")
     if len(shape) > MAX_DIMENSIONS:
         raise InvalidInput(f"tensor {name!r} has more than {MAX_DIMENSIONS} dimensions")
-    element = DTYPES.get(dtype) or element_bytes(dtype)
+    element = element_bytes(dtype)
     if element is None:
         accepted = ", ".join((*DTYPES, "S<n> (text of n bytes)"))
         raise InvalidInput(f"tensor {name!r} has dtype {dtype!r}; accepted are {accepted}")

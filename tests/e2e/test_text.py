@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +71,23 @@ def test_over_http_text_is_bytes(shared_agent: RunningAgent, binary: bool) -> No
     same = [t if isinstance(t, str) else t.decode() for t in answer.as_numpy("same").ravel()]
     assert same == TEXT.tolist()
     assert answer.as_numpy("code").ravel().tolist() == CODES
+
+
+def test_a_raw_request_is_one_text(shared_agent: RunningAgent) -> None:
+    def asked(body: bytes) -> tuple[int, bytes]:
+        connection = HTTPConnection(shared_agent.address("http"), timeout=30)
+        with closing(connection):
+            headers = {"Inference-Header-Content-Length": "0"}
+            connection.request("POST", "/v2/models/words/infer", body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    status, said = asked("größer".encode())
+    assert status == 200
+    assert "größer".encode() in said
+    status, said = asked(b"\xff")
+    assert status == 400
+    assert b"no UTF-8" in said
 
 
 def test_over_grpc_text_is_bytes(shared_agent: RunningAgent) -> None:

@@ -16,6 +16,7 @@ from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.datatypes import (
     DATATYPES,
     Array,
+    bytes_of,
     checked_datatype,
     checked_shape,
     from_bytes,
@@ -251,9 +252,7 @@ def _raw_request(info: ModelInfo, version: str, body: memoryview) -> InferReques
     sizes, dtype = list(spec["shape"]), spec["dtype"]
     if dtype == STRING:
         sizes = [1 if size is None else size for size in sizes]
-        shape = [1, *sizes] if info.batched else sizes
-        array = from_list(spec["name"], "BYTES", shape, [_text(body)])
-        return InferRequest(info.name, version, "", {}, {spec["name"]: array}, (), True)
+        body = memoryview(bytes_of([bytes(body)]))
     free = [index for index, size in enumerate(sizes) if size is None]
     if len(free) > 1:
         raise InvalidInput(f"a raw request can't tell the {len(free)} free dimensions of the input")
@@ -263,10 +262,3 @@ def _raw_request(info: ModelInfo, version: str, body: memoryview) -> InferReques
     shape = [1, *sizes] if info.batched else sizes
     array = from_bytes(spec["name"], DATATYPES[dtype], shape, body)
     return InferRequest(info.name, version, "", {}, {spec["name"]: array}, (), True)
-
-
-def _text(body: memoryview) -> str:
-    try:
-        return bytes(body).decode()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"a raw request for a model of text is UTF-8: {error}") from None
