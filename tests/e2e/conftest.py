@@ -52,8 +52,4 @@ def shared_agent(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         doors={"shared_memory": True},
     )
     yield agent
-    try:
-        assert agent.stop() == 0
-        assert agent.left_over() == []
-    finally:
-        agent.close()
+    agent.end()

@@ -153,6 +153,14 @@ class RunningAgent:
         _, alive = psutil.wait_procs(processes, timeout=_END_S)
         return [_command(process) for process in alive]
 
+    def end(self) -> None:
+        """Ends it as it should end, leaving nothing behind."""
+        try:
+            assert self.stop() == 0
+            assert self.left_over() == []
+        finally:
+            self.close()
+
     def close(self) -> None:
         """Ends whatever is left, whatever happened."""
         while alive := self.processes():  # Ray may have been starting one more

@@ -37,11 +37,7 @@ def agent(
         cache={"url": redis.url, "timeout_ms": 200.0},
     )
     yield agent
-    try:
-        assert agent.stop() == 0
-        assert agent.left_over() == []
-    finally:
-        agent.close()
+    agent.end()
 
 
 def test_every_door_says_that_an_answer_was_kept(agent: RunningAgent) -> None:

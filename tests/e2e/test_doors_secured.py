@@ -93,11 +93,7 @@ def box(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]
         profile={"seconds": 0.2},
     )
     yield Box(agent, folder / "tenants.yaml", authority, certificate)
-    try:
-        assert agent.stop() == 0
-        assert agent.left_over() == []
-    finally:
-        agent.close()
+    agent.end()
 
 
 def write_certificate(folder: Path, certificate: trustme.LeafCert) -> None:
