@@ -102,12 +102,8 @@ def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
         "devices": list(described(box.fleet(box.truths))),
         "verdict": verdict(comparisons),
         "points": [
-            {
-                **asdict(c),
-                "on_time_error_pct": c.on_time_error_pct,
-                "p99_error_pct": c.p99_error_pct,
-            }
-            for c in comparisons
+            {**asdict(each), "errors": {name: asdict(e) for name, e in each.errors.items()}}
+            for each in comparisons
         ],
     }
 

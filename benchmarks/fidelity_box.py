@@ -21,12 +21,13 @@ from benchmarks.fidelity_points import (
     Round,
     experiment,
     quantile_of,
+    rested_ns,
     simulate,
     slope,
 )
 from replay.caller import Caller, observed_caller
 from replay.fleet import Device, Fleet, Truth
-from replay.fleet_world import Link
+from replay.fleet_world import FIRST_SEED, Link
 from replay.journal import read_journal, targets
 from replay.live import LiveEnding, play_live
 from replay.observed import Observation
@@ -197,16 +198,21 @@ class Box:
         paces = {name: near.pace(name, truth) for name, truth in self.truths.items()}
         truths = {name: replace(t, bias=paces[name]) for name, t in self.truths.items()}
         own = self.observation([played])
-        own_truths = {
-            device.spec.id: own.truth(device.spec, self.truths[device.spec.id].request_ns)
-            for device in self.told.devices
-        }
         first = around[0].requests
+        began_ns = rested_ns(first) + played.requests[0].at_ns + self.caller.there_ns
+        own_fleet = self.fleet(
+            {
+                device.spec.id: own.truth(
+                    device.spec, self.truths[device.spec.id].request_ns, begin_ns=-began_ns
+                )
+                for device in self.told.devices
+            }
+        )
         lags = sorted(ending.lag_ns for ending in played.endings)
         return Round(
             [Heard(e.outcome or "none", e.on_time, e.latency_ns) for e in played.endings],
-            self._simulations(truths, played.requests, first),
-            self._simulations(own_truths, played.requests, first),
+            simulate(own_fleet, self.policy, played.requests, self.caller, FIRST_SEED, first),
+            self._predictions(truths, played.requests, first),
             simulate(self.told, self.policy, played.requests, Caller(), 0),
             paces,
             {t.id: own.pace(t.id, self.truths[t.id]) for t in self.told.targets()},
@@ -214,7 +220,7 @@ class Box:
             quantile_of(lags, 0.99) / MS,
         )
 
-    def _simulations(
+    def _predictions(
         self, truths: Mapping[str, Truth], requests: Sequence[Arrival], first: Sequence[Arrival]
     ) -> list[list[Heard]]:
         fleet = self.fleet(truths)

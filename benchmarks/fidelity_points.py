@@ -130,29 +130,26 @@ class Round:
 
     Attributes:
         live: How each request ended at the box.
-        simulated: How in the simulator, by repeat.
-        own_times: The same where batches take what they took in this very round.
-        profile_only: The same where the simulator knows the profiles alone.
-        paces: By target, how many times as long as learned its batches took in the probes before
-            and after; the simulator is told.
-        own_paces: The same in the round; the simulator isn't told.
+        replayed: How in the simulator, with devices that are as fast at each moment as the
+            journal says they were.
+        predicted: How in the simulator, by repeat, with devices as the probes before and after
+            found them.
+        profile_only: How in the simulator where it knows the profiles alone.
+        paces: By target, how many times as long as learned its batches took in the probes; the
+            prediction is told.
+        own_paces: The same in the round; the prediction isn't told.
         others_pct: As in `Played`.
         late_ms: By how much the generator was late, 99th percentile.
     """
 
     live: Sequence[Heard]
-    simulated: Sequence[Sequence[Heard]]
-    own_times: Sequence[Sequence[Heard]]
+    replayed: Sequence[Heard]
+    predicted: Sequence[Sequence[Heard]]
     profile_only: Sequence[Heard]
     paces: Mapping[str, float]
     own_paces: Mapping[str, float]
     others_pct: float
     late_ms: float
-
-    @property
-    def error_pct(self) -> float:
-        """The simulated on-time share minus that of the box, in percentage points."""
-        return summary(pooled(self.simulated)).on_time_pct - summary(self.live).on_time_pct
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +159,13 @@ class Comparison:
     Attributes:
         point: The workload.
         live: What the box made of it.
-        simulated: What the simulator did, over all repeats.
-        rounds_pct: By round, how far the simulated on-time share was off.
-        chance_pct: The standard deviation of the simulated on-time share over the repeats: how
+        replayed: What the simulator did, with the devices as they were: what is off is its logic.
+        predicted: The same with the devices as the probes found them, over all repeats: what is
+            off besides is what nobody could know.
+        profile_only: The same by the profiles alone.
+        rounds_pct: By round, how far the replayed on-time share was off.
+        chance_pct: The standard deviation of the predicted on-time share over the repeats: how
             far two runs are apart by chance alone.
-        own_times_pct: The on-time share of simulations whose batches take what they took at this
-            very point: what is off then is the simulator's logic, and not its knowledge.
-        profile_only_pct: The on-time share of a simulation that knows the profiles alone.
         paces: As in `Round`, the mean of all.
         own_paces: As in `Round`, the mean of all.
         others_pct: As in `Round`, the mean.
@@ -177,11 +174,11 @@ class Comparison:
 
     point: Point
     live: Summary
-    simulated: Summary
+    replayed: Summary
+    predicted: Summary
+    profile_only: Summary
     rounds_pct: list[float]
     chance_pct: float
-    own_times_pct: float
-    profile_only_pct: float
     paces: dict[str, float]
     own_paces: dict[str, float]
     others_pct: float
@@ -191,16 +188,15 @@ class Comparison:
     def of(cls, point: Point, rounds: Sequence[Round]) -> Comparison:
         """Puts all rounds of a point together; at least one."""
         live = summary(pooled([each.live for each in rounds]))
-        repeats = [pooled(runs) for runs in zip(*(r.simulated for r in rounds), strict=True)]
-        own_times = pooled([pooled(each.own_times) for each in rounds])
+        repeats = [pooled(runs) for runs in zip(*(r.predicted for r in rounds), strict=True)]
         return cls(
             point,
             live,
+            summary(pooled([each.replayed for each in rounds])),
             replace(summary(pooled(repeats)), requests=live.requests),
-            [each.error_pct for each in rounds],
+            summary(pooled([each.profile_only for each in rounds])),
+            [off(summary(each.live), summary(each.replayed)).on_time_pct for each in rounds],
             pstdev([summary(run).on_time_pct for run in repeats]),
-            summary(own_times).on_time_pct,
-            summary(pooled([each.profile_only for each in rounds])).on_time_pct,
             {t: mean(each.paces[t] for each in rounds) for t in rounds[0].paces},
             {t: mean(each.own_paces[t] for each in rounds) for t in rounds[0].own_paces},
             mean(each.others_pct for each in rounds),
@@ -208,14 +204,33 @@ class Comparison:
         )
 
     @property
-    def on_time_error_pct(self) -> float:
-        """The simulated on-time share minus that of the box, in percentage points."""
-        return self.simulated.on_time_pct - self.live.on_time_pct
+    def errors(self) -> dict[str, Error]:
+        """How far each simulation is off."""
+        simulations = {
+            "replayed": self.replayed,
+            "predicted": self.predicted,
+            "profile_only": self.profile_only,
+        }
+        return {name: off(self.live, each) for name, each in simulations.items()}
 
-    @property
-    def p99_error_pct(self) -> float:
-        """By how many percent the simulated 99th percentile is off."""
-        return 100 * (self.simulated.p99_ms / self.live.p99_ms - 1) if self.live.p99_ms else 0.0
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far a simulation is off.
+
+    Attributes:
+        on_time_pct: Its on-time share minus that of the box, in percentage points.
+        p99_pct: By how many percent its 99th percentile of the latency in time is above the box's.
+    """
+
+    on_time_pct: float
+    p99_pct: float
+
+
+def off(live: Summary, simulated: Summary) -> Error:
+    """How far a simulation is off."""
+    p99_pct = 100 * (simulated.p99_ms / live.p99_ms - 1) if live.p99_ms else 0.0
+    return Error(simulated.on_time_pct - live.on_time_pct, p99_pct)
 
 
 def pooled(runs: Iterable[Iterable[Heard]]) -> list[Heard]:
@@ -225,23 +240,20 @@ def pooled(runs: Iterable[Iterable[Heard]]) -> list[Heard]:
 
 def verdict(comparisons: Sequence[Comparison]) -> dict[str, float]:
     """The figures over all points: means and maxima of absolute errors, and the bias."""
-    on_time = [c.on_time_error_pct for c in comparisons]
-    p99 = [abs(c.p99_error_pct) for c in comparisons]
-    own = [abs(c.own_times_pct - c.live.on_time_pct) for c in comparisons]
-    profile = [abs(c.profile_only_pct - c.live.on_time_pct) for c in comparisons]
-    return {
-        "points": len(comparisons),
-        "on_time_mean_abs_pct": mean(map(abs, on_time)),
-        "on_time_max_abs_pct": max(map(abs, on_time)),
-        "on_time_bias_pct": mean(on_time),
-        "p99_mean_abs_pct": mean(p99),
-        "p99_max_abs_pct": max(p99),
-        "one_round_on_time_mean_abs_pct": mean(abs(e) for c in comparisons for e in c.rounds_pct),
-        "chance_pct": mean(c.chance_pct for c in comparisons),
-        "own_times_on_time_mean_abs_pct": mean(own),
-        "own_times_on_time_max_abs_pct": max(own),
-        "profile_only_on_time_mean_abs_pct": mean(profile),
-    }
+    found: dict[str, float] = {"points": len(comparisons)}
+    for name in comparisons[0].errors:
+        errors = [comparison.errors[name] for comparison in comparisons]
+        on_time = [error.on_time_pct for error in errors]
+        p99 = [abs(error.p99_pct) for error in errors]
+        found[f"{name}_on_time_mean_abs_pct"] = mean(map(abs, on_time))
+        found[f"{name}_on_time_max_abs_pct"] = max(map(abs, on_time))
+        found[f"{name}_on_time_bias_pct"] = mean(on_time)
+        found[f"{name}_p99_mean_abs_pct"] = mean(p99)
+        found[f"{name}_p99_max_abs_pct"] = max(p99)
+    rounds = [abs(error) for comparison in comparisons for error in comparison.rounds_pct]
+    found["replayed_one_round_on_time_mean_abs_pct"] = mean(rounds)
+    found["chance_pct"] = mean(comparison.chance_pct for comparison in comparisons)
+    return found
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -252,21 +264,29 @@ def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 HEADER = (
-    f"{'load':>5}{'cv':>4}{'scale':>6}{'n':>7} |{'live %':>8}{'sim %':>8}{'diff':>7}{'chance':>7}"
-    f"{'own':>8}{'profile':>8} |{'p99 ms':>8}{'sim':>8}{'diff %':>8} |"
+    f"{'load':>5}{'cv':>4}{'scale':>6}{'n':>7} |{'live %':>8}{'replayed':>15}{'predicted':>15}"
+    f"{'profile':>15} |{'p99 ms':>8}{'replayed':>16}{'predicted':>10} |"
     f"{'pace told, was':>18}{'others':>8}{'late':>6}"
 )
 
 
 def line(comparison: Comparison) -> str:
     """A row of the table under `HEADER`."""
-    c, live, simulated = comparison, comparison.live, comparison.simulated
+    c, live, errors = comparison, comparison.live, comparison.errors
+    shares = "".join(
+        f"{each.on_time_pct:7.2f} {f'({errors[name].on_time_pct:+.2f})':>7}"
+        for name, each in (
+            ("replayed", c.replayed),
+            ("predicted", c.predicted),
+            ("profile_only", c.profile_only),
+        )
+    )
     told, was = mean(c.paces.values()), mean(c.own_paces.values())
     return (
         f"{c.point.load:5.2f}{c.point.cv:4.0f}{c.point.scale:6.0f}{live.requests:7d} |"
-        f"{live.on_time_pct:8.2f}{simulated.on_time_pct:8.2f}{c.on_time_error_pct:+7.2f}"
-        f"{c.chance_pct:7.2f}{c.own_times_pct:8.2f}{c.profile_only_pct:8.2f} |"
-        f"{live.p99_ms:8.1f}{simulated.p99_ms:8.1f}{c.p99_error_pct:+8.1f} |"
+        f"{live.on_time_pct:8.2f}{shares} |"
+        f"{live.p99_ms:8.1f}{c.replayed.p99_ms:8.1f}{errors['replayed'].p99_pct:+7.1f}%"
+        f"{errors['predicted'].p99_pct:+9.1f}% |"
         f"{told:9.3f}{was:9.3f}{c.others_pct:7.1f}%{c.late_ms:6.1f}"
     )
 
@@ -304,14 +324,14 @@ def simulate(
         first: What is played before, and a rest; what is learned of it stays.
     """
     if first:
-        start_ns = first[-1].at_ns + max(r.budget_ns for r in first) + int(REST_S * 1e9)
+        start_ns = rested_ns(first)
         later = [replace(r, at_ns=r.at_ns + start_ns) for r in requests]
         return simulate(fleet, policy, [*first, *later], caller, seed)[len(first) :]
     simulator = Simulator(
         PolicyChoice.parse(policy).make(),
         fleet.targets(),
         fleet.service_time(seed),
-        world=fleet.world(),
+        world=fleet.world(seed),
         at_once=True,
     )
     heard = [Heard("none", False, 0)] * len(requests)
@@ -321,3 +341,8 @@ def simulate(
         on_time = ending.in_time and latency_ns <= requests[number].budget_ns
         heard[number] = Heard(ending.finish.outcome.value, on_time, latency_ns)
     return heard
+
+
+def rested_ns(first: Sequence[Arrival]) -> int:
+    """When what follows begins in a simulation that begins with these requests."""
+    return first[-1].at_ns + max(each.budget_ns for each in first) + int(REST_S * 1e9)

@@ -82,6 +82,7 @@ class Experiment:
         load: The load as a share of the fleet's capacity, where it is given as such.
         rows: How many requests of a run are kept.
         with_bound: Whether to compute the bound.
+        at_once: As in `Simulator`.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Experiment:
     load: float | None = None
     rows: int = ROWS
     with_bound: bool = True
+    at_once: bool = False
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests."""
@@ -130,8 +132,9 @@ class Experiment:
             fleet.targets(),
             fleet.service_time(seed),
             Limits(story_entries=STORY_ENTRIES),
-            world=fleet.world(),
+            world=fleet.world(seed),
             on_run=on_run,
+            at_once=self.at_once,
         )
         for at_ns, event in fleet.events():
             simulator.at(at_ns, event)

@@ -10,8 +10,8 @@ import difflib
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import NormalDist
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist, mean
 
 import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
@@ -19,10 +19,12 @@ from scipy.optimize import linprog  # type: ignore[import-untyped]
 from replay.bound import Conditions, ServiceTimes
 from replay.fleet_world import (
     FAR_NS,
+    FIRST_SEED,
     Course,
     FleetWorld,
     Incident,
     Link,
+    Tempo,
     course_of,
     spans_up,
     without_stalls,
@@ -76,9 +78,9 @@ class Truth:
         misprediction: By up to which share, drawn per variant, the profile is wrong.
         drift: From when on everything takes how many times as long, in order.
         times: By model, variant and batch size what batches really take, where that is known; the
-            profile else. They come in this order, from a place by chance on that is the same
-            share of the way for all: slow batches come together, whatever they are. With noise
-            on top they come by chance.
+            profile else.
+        tempo: How fast the device was in the course of time. Where it is known, batches take the
+            mean of their times, as long as it says; elsewhere any of them, by chance.
         request_ns: How much longer a batch that runs takes for each request that comes to the box
             meanwhile, where the device shares its processor with the scheduler.
     """
@@ -88,6 +90,7 @@ class Truth:
     misprediction: float = 0.0
     drift: tuple[tuple[int, float], ...] = ()
     times: Mapping[tuple[str, str, int], Sequence[int]] = field(default_factory=dict, hash=False)
+    tempo: Tempo | None = None
     request_ns: int = 0
 
 
@@ -247,13 +250,10 @@ class Fleet:
 
     def service_time(self, seed: int | str) -> ServiceTime:
         """Draws from them; each target has a chance of its own."""
-        table = self._table(seed)
-        start = random.Random(f"{seed} series").random()
-        series = {
-            (device.spec.id, *rung): int(start * len(times))
-            for device in self.devices
-            if not device.truth.sigma
-            for rung, times in device.truth.times.items()
+        steady = {device.spec.id for device in self.devices if device.truth.tempo is not None}
+        table = {
+            rung: (round(mean(samples)),) if rung[0] in steady else samples
+            for rung, samples in self._table(seed).items()
         }
         chances = {
             device.spec.id: random.Random(f"{seed} service {device.spec.id}").random
@@ -261,13 +261,8 @@ class Fleet:
         }
 
         def service_ns(run: Dispatch) -> int:
-            key = run.target_id, run.model, run.variant, len(run.request_ids)
-            samples = table[key]
-            place = series.get(key) if series else None
-            if place is None:
-                return samples[int(chances[run.target_id]() * len(samples))]
-            series[key] = (place + 1) % len(samples)
-            return samples[place]
+            samples = table[run.target_id, run.model, run.variant, len(run.request_ids)]
+            return samples[int(chances[run.target_id]() * len(samples))]
 
         return service_ns
 
@@ -291,12 +286,14 @@ class Fleet:
                     )
         return table
 
-    def world(self) -> FleetWorld:
-        """Links, drift, slow spells and stalls."""
+    def world(self, seed: int | str = FIRST_SEED) -> FleetWorld:
+        """Links, drift, tempo, slow spells and stalls."""
         links = {d.spec.id: d.link for d in self.devices if d.link is not None}
-        courses = {
-            d.spec.id: course_of(self.script, d.spec.id, d.truth.drift) for d in self.devices
-        }
+        courses = {}
+        for device in self.devices:
+            course = course_of(self.script, device.spec.id, device.truth.drift)
+            tempo = device.truth.tempo
+            courses[device.spec.id] = replace(course, tempo=tempo and tempo.placed(seed))
         uneven = {target_id: course for target_id, course in courses.items() if course != Course()}
         widths = {d.spec.id: d.spec.width for d in self.devices}
         shared = {d.spec.id: d.truth.request_ns for d in self.devices if d.truth.request_ns}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from replay.links import LinkTrace
 
 RESEND_NS = 200_000_000
 """What is lost on a link is sent again after so long, as TCP does at the least."""
+
+FIRST_SEED = 1
+"""The seed with which requests of a journal meet devices that are as fast as they were then."""
 
 FAR_NS = 1 << 61
 """A time that is never reached."""
@@ -74,22 +79,54 @@ class Link:
         return rtt_ns // 2, rtt_ns // 2
 
 
+Steps = tuple[tuple[int, float], ...]
+"""From when on batches that begin take how many times as long, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tempo:
+    """How fast a device was in the course of time, as a journal tells it.
+
+    Attributes:
+        steps: How many times as long as usual batches took.
+        cycle_ns: After so long that comes again.
+        begin_ns: Where in it time 0 is with `FIRST_SEED`, where it belongs to the very requests
+            that are played. With other seeds, and where it is None, that is by chance.
+    """
+
+    steps: Steps
+    cycle_ns: int
+    begin_ns: int | None = None
+
+    def placed(self, seed: int | str) -> Tempo:
+        """The same, with a begin; all devices of a seed and a cycle have one."""
+        if self.begin_ns is not None and seed == FIRST_SEED:
+            return self
+        return replace(self, begin_ns=random.Random(f"{seed} tempo").randrange(self.cycle_ns))
+
+    def factor(self, at_ns: int) -> float:
+        """How many times as long as usual a batch takes that begins then."""
+        return _step_at(self.steps, (at_ns + (self.begin_ns or 0)) % self.cycle_ns)
+
+
 @dataclass(frozen=True, slots=True)
 class Course:
     """How a target fares over time.
 
     Attributes:
-        slow: From when on batches that begin take how many times as long, in order.
+        slow: Slow spells and drift.
         stalls: From when until when nothing moves there, in order and apart.
+        tempo: What its pace is besides.
     """
 
-    slow: tuple[tuple[int, float], ...] = ()
+    slow: Steps = ()
     stalls: tuple[tuple[int, int], ...] = ()
+    tempo: Tempo | None = None
 
     def factor(self, at_ns: int) -> float:
         """How many times as long a batch takes that begins then."""
-        place = bisect_right(self.slow, at_ns, key=lambda step: step[0])
-        return self.slow[place - 1][1] if place else 1.0
+        slow = _step_at(self.slow, at_ns)
+        return slow if self.tempo is None else slow * self.tempo.factor(at_ns)
 
     def freed_ns(self, at_ns: int) -> int:
         """When something that should move then does."""
@@ -100,13 +137,18 @@ class Course:
 
     def ends_ns(self, begun_ns: int, service_ns: int) -> int:
         """When a batch is done, of which nothing gets done in a stall."""
-        if self.slow:
+        if self.slow or self.tempo is not None:
             service_ns = max(1, int(service_ns * self.factor(begun_ns)))
         end_ns = begun_ns + service_ns
         for from_ns, until_ns in self.stalls:
             if begun_ns < until_ns and end_ns > from_ns:
                 end_ns += until_ns - max(from_ns, begun_ns)
         return end_ns
+
+
+def _step_at(steps: Steps, at_ns: int) -> float:
+    place = bisect_right(steps, at_ns, key=itemgetter(0))
+    return steps[place - 1][1] if place else 1.0
 
 
 class FleetWorld:

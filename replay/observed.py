@@ -2,21 +2,24 @@
 
 A profile is measured when a device has nothing else to do. While it serves, messages travel, other
 devices use the same memory, and the scheduler needs a processor as well: batches take longer, and
-differently so. A fleet from a journal tells the scheduler what the daemon's was told, and lets
-batches take what they took.
+differently so, and where a machine is slow for a moment, all of its devices are. A fleet from a
+journal tells the scheduler what the daemon's was told, and lets batches take what they took.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median
 
 from replay.fleet import Device, Fleet, FleetError, Truth, way_to
-from replay.journal import read_journal, targets
+from replay.fleet_world import Tempo
+from replay.journal import read_on_one_clock, targets
 from replay.journal_files import Note, warn
 from scheduler.core.commands import Command, Dispatch
 from scheduler.core.events import BatchDone, BatchFailed, Event, Submitted, TargetDown, TargetUp
@@ -87,6 +90,7 @@ class Observation:
     Attributes:
         seen: By target the batches that were done there, in order.
         came_ns: When requests came, in order.
+        until_ns: When the last thing happened.
     """
 
     def __init__(
@@ -97,8 +101,10 @@ class Observation:
         self._sizes: dict[int, int] = {}
         self._places: dict[int, _Watch] = {}
         self.came_ns: list[int] = []
+        self.until_ns = 0
         for at_ns, step in steps:
             self._read(at_ns, step)
+            self.until_ns = at_ns
         self.seen = {target_id: watch.seen for target_id, watch in self._watches.items()}
 
     def _read(self, at_ns: int, step: Event | Command) -> None:
@@ -132,27 +138,55 @@ class Observation:
             request_ns: As in `Truth`.
         """
         found: dict[Rung, list[int]] = defaultdict(list)
-        for each in self.seen[target_id]:
-            came = self.came(each.begun_ns, each.begun_ns + each.took_ns)
-            found[each.rung].append(max(1, each.took_ns - came * request_ns))
+        for each in self._net(target_id, request_ns):
+            found[each.rung].append(each.took_ns)
         return found
 
-    def truth(self, spec: TargetSpec, request_ns: int = 0, enough: int = ENOUGH) -> Truth:
+    def _net(self, target_id: str, request_ns: int) -> Iterator[Seen]:
+        for each in self.seen[target_id]:
+            came = self.came(each.begun_ns, each.begun_ns + each.took_ns)
+            yield replace(each, took_ns=max(1, each.took_ns - came * request_ns))
+
+    def truth(
+        self,
+        spec: TargetSpec,
+        request_ns: int = 0,
+        enough: int = ENOUGH,
+        begin_ns: int | None = None,
+    ) -> Truth:
         """What a target's batches take.
 
         A size of which fewer than `enough` were seen takes what was profiled, times the factor by
         which the seen sizes of the same model, or else of all models, differ from their profiles.
         """
         times = _completed(spec, self.net_ns(spec.id, request_ns), enough)
-        return Truth(times=times, request_ns=request_ns)
+        tempo = self._tempo(self._net(spec.id, request_ns), times, begin_ns)
+        return Truth(times=times, tempo=tempo, request_ns=request_ns)
+
+    def _tempo(
+        self, seen: Iterable[Seen], times: Mapping[Rung, Sequence[int]], begin_ns: int | None
+    ) -> Tempo | None:
+        """From the first request on, at each moment that of the batch begun nearest to it."""
+        usual_ns = {rung: mean(samples) for rung, samples in times.items()}
+        paces = [
+            (each.begun_ns - self.came_ns[0], each.took_ns / usual_ns[each.rung])
+            for each in sorted(seen, key=attrgetter("begun_ns"))
+            if each.rung in usual_ns
+        ]
+        if not paces:
+            return None
+        later = [((before + at) // 2, pace) for (before, _), (at, pace) in pairwise(paces)]
+        cycle_ns = max(1, self.until_ns - self.came_ns[0])
+        return Tempo(((0, paces[0][1]), *later), cycle_ns, begin_ns)
 
     def pace(self, target_id: str, truth: Truth) -> float:
-        """How many times as long as in truth the batches took together; 1 if there were none."""
-        took = expected = 0.0
-        for rung, times in self.net_ns(target_id, truth.request_ns).items():
-            took += sum(times)
-            expected += len(times) * mean(truth.times[rung])
-        return took / expected if expected else 1.0
+        """How many times as long as in truth a batch usually took; 1 if there were none.
+
+        A moment in which the machine was slow counts little: it will be another one next time.
+        """
+        usual_ns = {rung: median(samples) for rung, samples in truth.times.items()}
+        found = self._net(target_id, truth.request_ns)
+        return median([each.took_ns / usual_ns[each.rung] for each in found] or [1.0])
 
 
 def _completed(
@@ -174,12 +208,14 @@ def _completed(
     return found
 
 
-def observed_fleet(path: Path, note: Note = warn) -> Fleet:
+def observed_fleet(path: Path, note: Note = warn, begin_ns: int | None = None) -> Fleet:
     """The targets of a journal, whose batches take what they took.
 
     Args:
         path: A folder, or one file.
         note: As in `read_journal`.
+        begin_ns: How long after the journal's first request those of it that are played begin;
+            None where others are.
 
     Raises:
         JournalError: It can't be read.
@@ -188,6 +224,8 @@ def observed_fleet(path: Path, note: Note = warn) -> Fleet:
     specs = [spec for spec in targets(path, note) if spec.offers]
     if not specs:
         raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
-    observation = Observation(read_journal(path, note), specs)
-    devices = tuple(Device(spec, way_to(spec), observation.truth(spec)) for spec in specs)
+    observation = Observation(read_on_one_clock(path, note), specs)
+    devices = tuple(
+        Device(spec, way_to(spec), observation.truth(spec, begin_ns=begin_ns)) for spec in specs
+    )
     return Fleet("journal", devices, notes=("targets, profiles and times as in the journal",))

@@ -14,6 +14,7 @@ import yaml
 from replay.experiment import Experiment
 from replay.fleet import Fleet
 from replay.fleet_sources import JOURNAL, load_fleet
+from replay.observed import observed_fleet
 from replay.readers import FORMATS, open_trace
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
@@ -180,8 +181,11 @@ def _journal(ask: Ask, path: Path) -> Experiment:
     if ask.load is not None:
         raise AskError("the load of a journal can't be set; give it a --rate-scale")
     source = JournalSource(path, ask.speed, ask.rate_scale, _slice(ask.slice), ask.requests)
-    fleet = load_fleet(ask.fleet or path)
-    return Experiment(path.stem, source, fleet)
+    if ask.fleet is not None:
+        fleet = load_fleet(ask.fleet)
+    else:
+        fleet = observed_fleet(path, begin_ns=source.begin_ns)
+    return Experiment(path.stem, source, fleet, at_once=True)
 
 
 def _fleet(ask: Ask) -> Fleet:

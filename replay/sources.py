@@ -70,6 +70,11 @@ class JournalSource:
     slice_s: tuple[float, float | None] = (0.0, None)
     requests: int | None = None
 
+    @property
+    def begin_ns(self) -> int | None:
+        """How long after the journal's first request that is; None where they come faster."""
+        return round(self.slice_s[0] * 1e9) if self.speed == 1 else None
+
     def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
         """As in `Source`.
 

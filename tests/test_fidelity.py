@@ -15,13 +15,15 @@ from benchmarks.fidelity_points import (
     experiment,
     line,
     plan,
+    rested_ns,
     simulate,
     slope,
     summary,
     verdict,
 )
 from replay.caller import Caller
-from replay.fleet import Device, Fleet
+from replay.fleet import Device, Fleet, Truth
+from replay.fleet_world import Tempo
 from replay.simulator import Arrival
 from scheduler.core.targets import TargetSpec
 from tests.core.world import MS, M, offer
@@ -37,10 +39,10 @@ def compared(live_pct: float, simulated_pct: float, live_p99: float, simulated_p
         Point(1.0, 3.0, 8.0),
         live,
         simulated,
+        replace(live, on_time_pct=live_pct + 1),
+        replace(live, on_time_pct=live_pct - 4),
         [simulated_pct - live_pct],
         0.5,
-        live_pct + 1,
-        live_pct - 4,
         paces,
         paces,
         3.0,
@@ -62,16 +64,15 @@ def test_each_round_has_every_point_once_in_another_order_by_chance():
 
 def test_the_rounds_of_a_point_count_as_one():
     good, bad = Heard("completed", True, 5 * MS), Heard("expired", False, 9 * MS)
-    first = Round(
-        [good], [[good], [bad]], [[good]], [bad], {"cpu:0": 1.0}, {"cpu:0": 1.2}, 2.0, 0.1
-    )
-    second = replace(first, live=[bad], simulated=[[good], [good]], others_pct=4.0, late_ms=0.3)
+    first = Round([good], [good], [[good], [bad]], [bad], {"cpu:0": 1.0}, {"cpu:0": 1.2}, 2.0, 0.1)
+    second = replace(first, live=[bad], predicted=[[good], [good]], others_pct=4.0, late_ms=0.3)
     found = Comparison.of(Point(1.0, 3.0, 8.0), [first, second])
     assert (found.live.requests, found.live.on_time_pct) == (2, 50.0)
-    assert (found.simulated.requests, found.simulated.on_time_pct) == (2, 75.0)
-    assert found.rounds_pct == [-50.0, 100.0]
+    assert (found.replayed.requests, found.replayed.on_time_pct) == (2, 100.0)
+    assert (found.predicted.requests, found.predicted.on_time_pct) == (2, 75.0)
+    assert found.profile_only.on_time_pct == 0
+    assert found.rounds_pct == [0.0, 100.0]
     assert found.chance_pct == 25.0
-    assert (found.own_times_pct, found.profile_only_pct) == (100.0, 0.0)
     assert (found.paces, found.own_paces) == ({"cpu:0": 1.0}, {"cpu:0": 1.2})
     assert (found.others_pct, found.late_ms) == (3.0, 0.3)
 
@@ -88,13 +89,13 @@ def test_what_came_of_requests_is_summed_up():
 def test_the_verdict_takes_errors_of_both_signs():
     too_kind, too_strict = compared(80, 82, 100, 110), compared(80, 79, 100, 96)
     found = verdict([too_kind, too_strict])
-    assert found["on_time_mean_abs_pct"] == 1.5
-    assert found["on_time_max_abs_pct"] == 2
-    assert found["on_time_bias_pct"] == 0.5
-    assert found["p99_mean_abs_pct"] == pytest.approx(7)
-    assert found["p99_max_abs_pct"] == pytest.approx(10)
-    assert found["own_times_on_time_mean_abs_pct"] == 1
-    assert found["profile_only_on_time_mean_abs_pct"] == 4
+    assert found["replayed_on_time_mean_abs_pct"] == 1.5
+    assert found["replayed_on_time_max_abs_pct"] == 2
+    assert found["replayed_on_time_bias_pct"] == 0.5
+    assert found["replayed_p99_mean_abs_pct"] == pytest.approx(7)
+    assert found["replayed_p99_max_abs_pct"] == pytest.approx(10)
+    assert found["predicted_on_time_mean_abs_pct"] == 1
+    assert found["profile_only_on_time_bias_pct"] == -4
     assert "+2.00" in line(too_kind)
     assert "-1.00" in line(too_strict)
 
@@ -116,6 +117,16 @@ def test_what_is_played_first_is_not_counted():
     requests = [Arrival(0, M, 100 * MS), Arrival(50 * MS, M, 4 * MS)]
     warm = simulate(FLEET, "edf", requests, Caller(), 1, [Arrival(0, M, 1)] * 3)
     assert warm == simulate(FLEET, "edf", requests, Caller(), 1)
+
+
+def test_what_follows_a_simulation_s_beginning_meets_devices_as_they_are_then():
+    first, requests = [Arrival(0, M, 20 * MS)] * 3, [Arrival(0, M, 100 * MS)]
+    begun_ns = rested_ns(first)
+    tempo = Tempo(((0, 2.0), (10 * MS, 1.0)), 10**12, -begun_ns)
+    fleet = replace(FLEET, devices=(replace(FLEET.devices[0], truth=Truth(tempo=tempo)),))
+    (alone,) = simulate(FLEET, "edf", requests, Caller(), 1)
+    (slowed,) = simulate(fleet, "edf", requests, Caller(), 1, first)
+    assert slowed.latency_ns == 2 * alone.latency_ns
 
 
 def test_a_simulation_hears_with_the_ears_of_the_caller():

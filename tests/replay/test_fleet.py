@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from policies import make_policy
 from replay.fleet import Fleet, FleetError, Kind, Truth, quantile_samples
 from replay.fleet_file import parse_fleet
 from replay.fleet_sources import fleet_of_models, load_fleet, table_fleet
-from replay.fleet_world import RESEND_NS, Course, Link
+from replay.fleet_world import RESEND_NS, Course, Link, Tempo
 from replay.links import LOST, Delay, LinkTrace
 from replay.readers import TraceError
 from replay.simulator import Arrival, Ending, Simulator
@@ -330,22 +329,50 @@ def with_truth(truth: Truth) -> Fleet:
     return replace(made, devices=tuple(replace(d, truth=truth) for d in made.devices))
 
 
-def test_known_times_come_in_their_order_from_a_place_by_chance_on():
-    made = with_truth(Truth(times={("m", "default", 1): tuple(i * MS for i in range(1, 9))}))
-    took = [ending.at_ns - ending.arrival.at_ns for ending in play(made, every(100, 16))]
-    steps = {(after - before) // MS for before, after in pairwise(took)}
-    assert steps == {1, -7}
-    assert sorted(took) == sorted([i * MS for i in range(1, 9)] * 2)
+TIMES = {("m", "default", 1): tuple(i * MS for i in range(1, 9))}
 
 
-def test_known_times_are_scaled_by_the_bias_and_drawn_where_there_is_noise():
-    times = {("m", "default", 1): tuple(range(MS, 9 * MS, MS))}
-    biased = with_truth(Truth(times=times, bias=2.0))
-    took = [ending.at_ns - ending.arrival.at_ns for ending in play(biased, every(100, 8))]
-    assert sorted(took) == [2 * i * MS for i in range(1, 9)]
-    noisy = with_truth(Truth(times=times, sigma=0.01))
-    took = [ending.at_ns - ending.arrival.at_ns for ending in play(noisy, every(100, 16))]
-    assert len(set(took)) > 8
+def took_ns(made: Fleet, count: int) -> list[int]:
+    """What single requests take that come every 100 ms."""
+    return [ending.at_ns - ending.arrival.at_ns for ending in play(made, every(100, count))]
+
+
+def test_known_times_are_drawn_with_bias_and_noise():
+    drawn = took_ns(with_truth(Truth(times=TIMES)), 200)
+    assert set(drawn) == set(TIMES["m", "default", 1])
+    biased = took_ns(with_truth(Truth(times=TIMES, bias=2.0)), 200)
+    assert biased == [2 * ns for ns in drawn]
+    noisy = took_ns(with_truth(Truth(times=TIMES, sigma=0.01)), 32)
+    assert len(set(noisy)) > 8
+
+
+def test_a_known_tempo_stands_in_place_of_chance():
+    steps = ((0, 1.0), (200 * MS, 2.0), (500 * MS, 0.5))
+    here = Tempo(steps, 600 * MS, 0)
+    mean_ns = 4_500_000
+    usual = [1, 1, 2, 2, 2, 0.5]
+    assert took_ns(with_truth(Truth(times=TIMES, tempo=here)), 12) == [
+        factor * mean_ns for factor in 2 * usual
+    ]
+    later = replace(here, begin_ns=-100 * MS)
+    assert took_ns(with_truth(Truth(times=TIMES, tempo=later, bias=2.0)), 6) == [
+        factor * 2 * mean_ns for factor in (usual[-1], *usual[:-1])
+    ]
+
+
+def test_a_tempo_begins_by_chance_where_it_is_of_no_request_that_is_played():
+    here = Tempo(((0, 1.0), (200 * MS, 2.0)), 400 * MS, 0)
+    anywhere = replace(here, begin_ns=None)
+    assert here.placed(1) == here
+    assert anywhere.placed(1) != here != here.placed(2) == anywhere.placed(2) != here.placed(3)
+    factors = [anywhere.placed(2).factor(at_ms * MS) for at_ms in range(0, 800, 10)]
+    assert factors[:40] == factors[40:]
+    assert factors.count(2.0) == 40
+
+
+def test_a_drift_comes_on_top_of_a_tempo():
+    truth = Truth(times=TIMES, tempo=Tempo(((0, 2.0),), S), drift=((100 * MS, 3.0),))
+    assert took_ns(with_truth(truth), 2) == [9 * MS, 27 * MS]
 
 
 def test_requests_take_time_from_what_runs_where_the_processor_is_shared():

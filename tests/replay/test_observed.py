@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from policies import make_policy
+from replay.experiment import PolicyChoice
 from replay.fleet import Device, Fleet, FleetError, Truth, way_to
 from replay.fleet_sources import load_fleet
 from replay.observed import Observation
+from replay.planning import Ask, plan
 from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Command, Dispatch
 from scheduler.core.events import BatchDone, Event, Submitted, TargetDown, TargetUp
@@ -22,6 +24,7 @@ from scheduler.core.targets import TargetSpec, reached_over
 from scheduler.daemon.journal import Journal, JournalBounds
 from tests.core.world import MS, M, offer
 
+S = 1_000 * MS
 NEAR = TargetSpec("cpu:0", (offer(sizes=(1, 2)),))
 FAR = replace(reached_over(NEAR, 8 * MS, 1000.0), id="npu:0")
 TRUE = {("m", "v", 1): (5 * MS, 6 * MS, 7 * MS), ("m", "v", 2): (9 * MS, 11 * MS)}
@@ -108,6 +111,17 @@ def test_the_pace_is_how_many_times_as_long_batches_took():
     assert Observation([], [NEAR]).pace("cpu:0", Truth(times=TRUE)) == 1
 
 
+def test_a_slow_spell_is_in_the_tempo_and_not_in_the_pace():
+    observation = seen(NEAR, drift=((1_300 * MS, 3.0), (1_400 * MS, 1.0)))
+    assert observation.pace("cpu:0", Truth(times=TRUE)) == pytest.approx(1, rel=0.05)
+    tempo = observation.truth(NEAR).tempo
+    assert tempo is not None
+    first_ns = 20 * MS  # when the first request comes
+    factors = {at_ms: tempo.factor(at_ms * MS - first_ns) for at_ms in range(20, 1_750)}
+    assert min(factors[at_ms] for at_ms in range(1_320, 1_390)) > 2
+    assert max(factors[at_ms] for at_ms in (*range(20, 1_270), *range(1_450, 1_750))) < 1.5
+
+
 def test_what_a_target_lost_took_no_time():
     steps: list[tuple[int, Event | Command]] = [
         (0, Submitted((Request(1, M, 500 * MS),))),
@@ -133,6 +147,31 @@ def test_a_journal_is_a_fleet_whose_batches_take_what_they_took(tmp_path):
     assert {rung: set(times) for rung, times in device.truth.times.items()} == {
         rung: set(times) for rung, times in TRUE.items()
     }
+    assert device.truth.tempo is not None
+    assert device.truth.tempo.begin_ns is None
+
+
+def test_the_requests_of_a_journal_meet_its_targets_as_they_were(tmp_path):
+    """Each batch takes what it took, so that the same policy does the same again."""
+    entries = entries_of(fleet_of(NEAR, drift=((S // 2, 3.0), (S, 0.5))), busy())
+    journal = Journal(tmp_path, ("edf", {}), Limits(), JournalBounds(10**6, 2))
+    for at_ns, event, commands in entries:
+        journal.note(at_ns, event, commands, ("edf", {}), None)
+    journal.close()
+    was = [at_ns for at_ns, event, _ in entries if isinstance(event, BatchDone)]
+    begin_ns = next(at_ns for at_ns, event, _ in entries if isinstance(event, Submitted))
+
+    def done_ns(seed: int, **ask: Any) -> list[int]:
+        (experiment,) = plan(Ask(str(tmp_path), **ask))
+        endings = experiment.endings(PolicyChoice.parse("edf"), seed)
+        return sorted({ending.at_ns + begin_ns for ending in endings})
+
+    again = done_ns(1)
+    assert again == pytest.approx(was, abs=1_000)
+    assert done_ns(2) != pytest.approx(again, abs=MS)
+    assert done_ns(1, speed=2.0) != pytest.approx(again, abs=MS)
+    late = [at_ns + S for at_ns in done_ns(1, slice="1:")]
+    assert late[-10:] == pytest.approx(was[-10:], abs=1_000)
 
 
 def test_a_journal_without_targets_is_no_fleet(tmp_path):
