@@ -39,7 +39,8 @@ from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
 from scheduler.cli_help import SETTINGS, TwoWordCommands, examples
 from scheduler.cli_inputs import InputProblem, load_inputs
-from scheduler.cli_tables import models_view, status_view
+from scheduler.cli_status import status_view
+from scheduler.cli_tables import models_view
 from scheduler.client import Client
 from scheduler.errors import LaxityError, ModelNotFound
 

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from scheduler.cli_box import AsJson, Url, box
 from scheduler.cli_help import SETTINGS, examples
-from scheduler.cli_tables import STYLES, figure, headline, percent, plain_table
+from scheduler.cli_status import headline
+from scheduler.cli_tables import STYLES, figure, percent, plain_table
 from scheduler.client import Client
 
 app = typer.Typer(add_completion=False)

@@ -6,14 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
-    Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -28,6 +26,7 @@ from scheduler.address import (
 )
 from scheduler.config_cache import CacheConfig
 from scheduler.config_cloud import CloudConfig
+from scheduler.config_devices import DeviceConfig, Devices
 from scheduler.config_doors import DoorsConfig, TlsConfig
 from scheduler.config_energy import EnergyConfig
 from scheduler.config_neighbours import NeighboursConfig
@@ -86,25 +85,8 @@ def default_state_dir() -> Path:
     return Path.home() / ".cache" / "laxity"
 
 
-def _devices_form(value: object) -> str | None:
-    if value == "auto":
-        return "auto"
-    return "list" if isinstance(value, list | tuple) else None
-
-
 SiteName = Annotated[
     str, written_as(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and dashes, like line-3")
-]
-DeviceId = Annotated[
-    str, written_as(r"(cpu|gpu|npu):\d+", "a kind and a number, like cpu:0, gpu:0 or npu:1")
-]
-Runtime = Literal[
-    "openvino",
-    "onnxruntime",
-    "onnxruntime-cuda",
-    "onnxruntime-tensorrt",
-    "tensorrt",
-    "emulated",
 ]
 
 
@@ -129,39 +111,6 @@ class ListenConfig(Section):
     def all(self) -> tuple[Address, ...]:
         """The addresses of every door."""
         return self.native + self.http + self.grpc
-
-
-class DeviceConfig(Section):
-    """One processor of this box that runs batches."""
-
-    id: DeviceId
-    """Kind and number: cpu:0, gpu:0, npu:0. OpenVINO's GPU.1 is gpu:1."""
-
-    cores: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = ()
-    """The CPU cores that the device's worker is pinned to; none leaves it unpinned."""
-
-    runtimes: tuple[Runtime, ...] = ()
-    """The runtimes that may be used; none allows all that compute on this kind of device.
-    emulated answers zeros after a profile's latency and has to be named here."""
-
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Settings for the runtimes: which GPU, how much of it (docs/hardware.md), or the latency
-    profile of an emulated device."""
-
-    nice: Annotated[int, Field(strict=True, ge=0, le=19)] = 0
-    """The priority of the device's worker, from 0, the highest, to 19."""
-
-    memory_mb: Count | None = None
-    """The most main memory that the device's worker may use, in 10^6 bytes."""
-
-    model_memory_mb: Count | None = None
-    """The most memory for loaded models, in 10^6 bytes; beyond it, the least recently used leave,
-    and are loaded again when they are asked for. None keeps all loaded."""
-
-    @property
-    def kind(self) -> Literal["cpu", "gpu", "npu"]:
-        """What sort of processor it is."""
-        return cast(Literal["cpu", "gpu", "npu"], self.id.partition(":")[0])
 
 
 class PolicyConfig(Section):
@@ -274,14 +223,7 @@ class Config(Section):
     models: ConfigPath = Path("models")
     """The folder of the model repository: MODEL/model.yaml beside its variants."""
 
-    devices: Annotated[
-        Annotated[Literal["auto"], Tag("auto")] | Annotated[tuple[DeviceConfig, ...], Tag("list")],
-        Discriminator(
-            _devices_form,
-            custom_error_type="devices_form",
-            custom_error_message="should be auto, or a list such as [{id: 'cpu:0', cores: [1]}]",
-        ),
-    ] = "auto"
+    devices: Devices = "auto"
     """auto for what the box has, or a list of devices."""
 
     cloud: tuple[CloudConfig, ...] = ()
@@ -330,29 +272,6 @@ class Config(Section):
 
     log: LogConfig = Field(default_factory=LogConfig)
     """What the daemon writes to stderr."""
-
-    @field_validator("devices")
-    @classmethod
-    def _devices_are_apart(
-        cls, devices: Literal["auto"] | tuple[DeviceConfig, ...]
-    ) -> Literal["auto"] | tuple[DeviceConfig, ...]:
-        if devices == "auto":
-            return devices
-        if not devices:
-            raise ValueError("names no device; write auto to use what the box has")
-        for id_, count in Counter(device.id for device in devices).items():
-            if count > 1:
-                raise ValueError(f"{id_!r} is listed {count} times; each device has its own id")
-        owners: dict[int, str] = {}
-        for device in devices:
-            for core in device.cores if device.kind == "cpu" else ():
-                owner = owners.setdefault(core, device.id)
-                if owner != device.id:
-                    raise ValueError(
-                        f"core {core} belongs to {owner!r} and to {device.id!r}; CPU devices that "
-                        "share a core would spoil each other's measured latency"
-                    )
-        return devices
 
     @field_validator("cloud")
     @classmethod

@@ -13,7 +13,8 @@ from PIL import Image
 from rich.console import Console
 
 from scheduler import cli, cli_box, wire
-from scheduler.cli_tables import duration, percent, status_view, top_values
+from scheduler.cli_status import status_view
+from scheduler.cli_tables import duration, percent, top_values
 from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
 
