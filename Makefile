@@ -18,7 +18,7 @@ demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet de
 	$(BIN)/laxity demo
 
 test: check $(VENV)/.kserve ## check, then every test, with coverage of the pure rooms
-	$(BIN)/python -m pytest --cov -n 2 --dist loadfile
+	$(BIN)/python -m pytest --cov -n 3 --dist loadfile --durations=60
 
 test-clouds: clouds $(VENV)/.dev ## what holds for targets, against Triton and MLServer as well
 	$(BIN)/python -m pytest tests/e2e/clouds
@@ -89,10 +89,10 @@ $(VENV)/.runtime: pyproject.toml $(VENV)/pyvenv.cfg
 	@$(PIP) install --quiet --editable '.[cpu]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.runtime
-	@echo "Installing the tools of development into $(VENV)."
+$(VENV)/.dev: pyproject.toml $(VENV)/pyvenv.cfg
+	@echo "Installing laxity and its tools of development into $(VENV): a minute or two, the first time."
 	@$(PIP) install --quiet --editable '.[dev]'
-	@touch $@
+	@touch $(VENV)/.runtime $@
 
 # Its modules are compiled when they are imported: that is few of them, of very many.
 $(VENV)/.kserve: examples/clients/kserve.txt $(VENV)/pyvenv.cfg
