@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist, mean
+from statistics import NormalDist, fmean
 
 import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
@@ -252,7 +252,7 @@ class Fleet:
         """Draws from them; each target has a chance of its own."""
         steady = {device.spec.id for device in self.devices if device.truth.tempo is not None}
         table = {
-            rung: (round(mean(samples)),) if rung[0] in steady else samples
+            rung: (round(fmean(samples)),) if rung[0] in steady else samples
             for rung, samples in self._table(seed).items()
         }
         chances = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from statistics import mean, median
+from statistics import fmean, median
 
 from replay.fleet import Device, Fleet, FleetError, Truth, way_to
 from replay.fleet_world import Tempo
@@ -167,7 +167,7 @@ class Observation:
         self, seen: Iterable[Seen], times: Mapping[Rung, Sequence[int]], begin_ns: int | None
     ) -> Tempo | None:
         """From the first request on, at each moment that of the batch begun nearest to it."""
-        usual_ns = {rung: mean(samples) for rung, samples in times.items()}
+        usual_ns = {rung: fmean(samples) for rung, samples in times.items()}
         paces = [
             (each.begun_ns - self.came_ns[0], each.took_ns / usual_ns[each.rung])
             for each in sorted(seen, key=attrgetter("begun_ns"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -26,6 +27,8 @@ from scheduler.core.events import (
 from scheduler.core.limits import Limits
 from scheduler.core.requests import Request, RequestClass
 from tests.core.world import MS, offer, target
+
+pytestmark = pytest.mark.no_cover
 
 SPECS = (
     target("cpu:0", offer("a"), offer("b", item_ms=2), slots=2),

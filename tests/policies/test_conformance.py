@@ -28,6 +28,8 @@ from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import Scheduler
 from tests.core.world import MS, PROMPT, of, offer, outcomes, request, submit, target
 
+pytestmark = pytest.mark.no_cover
+
 each_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 each_prompt_policy = pytest.mark.parametrize("name", PROMPT)
 

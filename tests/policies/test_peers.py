@@ -14,6 +14,8 @@ from scheduler.core.targets import TargetSpec
 from tests.core.world import MS, offer, request, submit, target
 from tests.policies.test_wrappers import sent
 
+pytestmark = pytest.mark.no_cover
+
 HOME = target("cpu:0", slots=1)
 PEER = replace(
     target("box", offer(base_ms=3, item_ms=1, sizes=(1,)), slots=8),

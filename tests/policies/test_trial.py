@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from replay import policy_trial
 from scheduler.cli import app
 
+pytestmark = pytest.mark.no_cover
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/policies/shortest_job_first.py"
 
