@@ -168,15 +168,16 @@ class Observation:
     ) -> Tempo | None:
         """From the first request on, at each moment that of the batch begun nearest to it."""
         usual_ns = {rung: fmean(samples) for rung, samples in times.items()}
+        first_ns = self.came_ns[0] if self.came_ns else 0
         paces = [
-            (each.begun_ns - self.came_ns[0], each.took_ns / usual_ns[each.rung])
+            (each.begun_ns - first_ns, each.took_ns / usual_ns[each.rung])
             for each in sorted(seen, key=attrgetter("begun_ns"))
-            if each.rung in usual_ns
+            if each.rung in usual_ns and each.begun_ns >= first_ns
         ]
         if not paces:
             return None
         later = [((before + at) // 2, pace) for (before, _), (at, pace) in pairwise(paces)]
-        cycle_ns = max(1, self.until_ns - self.came_ns[0])
+        cycle_ns = max(1, self.until_ns - first_ns)
         return Tempo(((0, paces[0][1]), *later), cycle_ns, begin_ns)
 
     def pace(self, target_id: str, truth: Truth) -> float:
