@@ -61,7 +61,10 @@ class PolicyChoice:
             key, sign, value = part.partition("=")
             if not sign:
                 raise ValueError(f"policy {text!r}: an option is KEY=VALUE, not {part!r}")
-            options.append((key, yaml.safe_load(value)))
+            try:
+                options.append((key, yaml.safe_load(value)))
+            except yaml.YAMLError:
+                raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
         choice = cls(text, name, tuple(options))
         choice.make()
         return choice

@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist, fmean
+from statistics import NormalDist
 
 import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
@@ -41,6 +41,9 @@ SAMPLES = 32
 
 NOISE_STEPS = 16
 """So many for noise that the policy can't see."""
+
+_Rung = tuple[str, str, str, int]
+"""A target, a model, its variant, and a batch size."""
 
 _P90 = NormalDist().inv_cdf(0.9)
 
@@ -78,9 +81,8 @@ class Truth:
         misprediction: By up to which share, drawn per variant, the profile is wrong.
         drift: From when on everything takes how many times as long, in order.
         times: By model, variant and batch size what batches really take, where that is known; the
-            profile else.
-        tempo: How fast the device was in the course of time. Where it is known, batches take the
-            mean of their times, as long as it says; elsewhere any of them, by chance.
+            profile else. Which of them is chance.
+        tempo: How fast the device was in the course of time, where that is known: no chance then.
         request_ns: How much longer a batch that runs takes for each request that comes to the box
             meanwhile, where the device shares its processor with the scheduler.
     """
@@ -240,8 +242,13 @@ class Fleet:
         return float(f"{-solved.fun:.9g}")
 
     def true_times(self, seed: int | str) -> ServiceTimes:
-        """The true service times of each batch, equally likely, before drift and slow spells."""
-        table = self._table(seed)
+        """The true service times of each batch, equally likely, before drift and slow spells.
+
+        Who knows everything knows the fastest moment of a device with a tempo.
+        """
+        table = self._table(seed) | {
+            rung: (max(1, int(usual_ns * least)),) for rung, usual_ns, least in self._steady()
+        }
 
         def times(target_id: str, offer: Offer, size: int) -> Sequence[int]:
             return table[target_id, offer.model, offer.variant, size]
@@ -250,10 +257,8 @@ class Fleet:
 
     def service_time(self, seed: int | str) -> ServiceTime:
         """Draws from them; each target has a chance of its own."""
-        steady = {device.spec.id for device in self.devices if device.truth.tempo is not None}
-        table = {
-            rung: (round(fmean(samples)),) if rung[0] in steady else samples
-            for rung, samples in self._table(seed).items()
+        table = self._table(seed) | {
+            rung: (max(1, round(usual_ns)),) for rung, usual_ns, _ in self._steady()
         }
         chances = {
             device.spec.id: random.Random(f"{seed} service {device.spec.id}").random
@@ -265,6 +270,15 @@ class Fleet:
             return samples[int(chances[run.target_id]() * len(samples))]
 
         return service_ns
+
+    def _steady(self) -> Iterator[tuple[_Rung, float, float]]:
+        """Of devices with a tempo, how long batches usually take, and the least factor on that."""
+        for device in self.devices:
+            tempo = device.truth.tempo
+            if tempo is not None:
+                for (model, variant, size), usual_ns in tempo.usual_ns.items():
+                    rung = device.spec.id, model, variant, size
+                    yield rung, usual_ns * device.truth.bias, tempo.least
 
     def _table(self, seed: int | str) -> dict[tuple[str, str, str, int], tuple[int, ...]]:
         table = {}

@@ -7,7 +7,7 @@ import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from replay.links import LinkTrace
@@ -89,12 +89,14 @@ class Tempo:
 
     Attributes:
         steps: How many times as long as usual batches took.
+        usual_ns: By model, variant and batch size how long that is.
         cycle_ns: After so long that comes again.
         begin_ns: Where in it time 0 is with `FIRST_SEED`, where it belongs to the very requests
             that are played. With other seeds, and where it is None, that is by chance.
     """
 
     steps: Steps
+    usual_ns: Mapping[tuple[str, str, int], int] = field(hash=False)
     cycle_ns: int
     begin_ns: int | None = None
 
@@ -103,6 +105,11 @@ class Tempo:
         if self.begin_ns is not None and seed == FIRST_SEED:
             return self
         return replace(self, begin_ns=random.Random(f"{seed} tempo").randrange(self.cycle_ns))
+
+    @property
+    def least(self) -> float:
+        """How many times as long as usual batches took at the fastest moment."""
+        return min(factor for _, factor in self.steps)
 
     def factor(self, at_ns: int) -> float:
         """How many times as long as usual a batch takes that begins then."""

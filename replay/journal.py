@@ -75,33 +75,40 @@ def read_journal(path: Path | str, note: Note = warn) -> Iterator[tuple[int, Eve
     Raises:
         JournalError: A file is no journal, or a record of it is damaged.
     """
-    for _, entry in _entries(path, note):
-        yield entry.at_ns, entry.event
-        for command in entry.commands:
-            yield entry.at_ns, command
+    for _, step in _steps(path, note):
+        if isinstance(step, Entry):
+            yield step.at_ns, step.event
+            for command in step.commands:
+                yield step.at_ns, command
 
 
-def read_on_one_clock(path: Path | str, note: Note = warn) -> Iterator[tuple[int, Event | Command]]:
+def read_on_one_clock(
+    path: Path | str, note: Note = warn
+) -> Iterator[tuple[int, Event | Command | Gap]]:
     """The same by the time of day, so that runs follow each other; it never goes back.
+
+    What is missing is a `Gap`.
 
     Raises:
         JournalError: As in `read_journal`.
     """
-    for at_ns, entry in _entries(path, note):
-        yield at_ns, entry.event
-        for command in entry.commands:
+    for at_ns, step in _steps(path, note):
+        if isinstance(step, Gap):
+            yield at_ns, step
+            continue
+        yield at_ns, step.event
+        for command in step.commands:
             yield at_ns, command
 
 
-def _entries(path: Path | str, note: Note) -> Iterator[tuple[int, Entry]]:
+def _steps(path: Path | str, note: Note) -> Iterator[tuple[int, Entry | Gap]]:
     """Each, with the time of day; where that was set back between two runs, it stands still."""
     latest_ns = 0
     for run in journal_runs(path, note):
         head = run[0].header
         for _, step in steps_of(run, note):
-            if isinstance(step, Entry):
-                latest_ns = max(latest_ns, head.wall_ns + step.at_ns - head.at_ns)
-                yield latest_ns, step
+            latest_ns = max(latest_ns, head.wall_ns + step.at_ns - head.at_ns)
+            yield latest_ns, step
 
 
 def arrivals(path: Path | str, note: Note = warn) -> Iterator[Arrival]:
@@ -118,8 +125,8 @@ def arrivals(path: Path | str, note: Note = warn) -> Iterator[Arrival]:
         JournalError: As in `read_journal`.
     """
     start_ns: int | None = None
-    for at_ns, entry in _entries(path, note):
-        if not isinstance(entry.event, Submitted):
+    for at_ns, entry in _steps(path, note):
+        if isinstance(entry, Gap) or not isinstance(entry.event, Submitted):
             continue
         start_ns = at_ns if start_ns is None else start_ns
         for request in entry.event.requests:

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean, median
@@ -24,9 +23,19 @@ from replay.journal_files import Note, warn
 from scheduler.core.commands import Command, Dispatch
 from scheduler.core.events import BatchDone, BatchFailed, Event, Submitted, TargetDown, TargetUp
 from scheduler.core.targets import TargetSpec
+from scheduler.journal_format import Gap
 
 ENOUGH = 16
 """So many batches of one size tell by themselves what such batches take."""
+
+_REACH_NS = 1_000_000_000
+"""So far from the begin of a batch its pace tells that of the device."""
+
+_AROUND = 8
+"""A batch is compared with so many before it and after it."""
+
+_ROUNDS = 5
+"""So often, each time by what was found before."""
 
 Rung = tuple[str, str, int]
 """A model, its variant, and a batch size."""
@@ -94,7 +103,7 @@ class Observation:
     """
 
     def __init__(
-        self, steps: Iterable[tuple[int, Event | Command]], specs: Iterable[TargetSpec]
+        self, steps: Iterable[tuple[int, Event | Command | Gap]], specs: Iterable[TargetSpec]
     ) -> None:
         """Reads it all."""
         self._watches = {spec.id: _Watch(spec) for spec in specs}
@@ -107,7 +116,7 @@ class Observation:
             self.until_ns = at_ns
         self.seen = {target_id: watch.seen for target_id, watch in self._watches.items()}
 
-    def _read(self, at_ns: int, step: Event | Command) -> None:
+    def _read(self, at_ns: int, step: Event | Command | Gap) -> None:
         match step:
             case Submitted(requests):
                 self._sizes.update((request.id, request.size_bytes) for request in requests)
@@ -125,6 +134,10 @@ class Observation:
             case TargetDown(target_id) | TargetUp(TargetSpec(id=target_id)):
                 if target_id in self._watches:
                     self._watches[target_id].lose_all()
+            case Gap():
+                # Nobody knows what became of what was under way.
+                for watch in self._watches.values():
+                    watch.lose_all()
 
     def came(self, from_ns: int, until_ns: int) -> int:
         """How many requests came in a time."""
@@ -160,25 +173,37 @@ class Observation:
         which the seen sizes of the same model, or else of all models, differ from their profiles.
         """
         times = _completed(spec, self.net_ns(spec.id, request_ns), enough)
-        tempo = self._tempo(self._net(spec.id, request_ns), times, begin_ns)
+        tempo = self._tempo(spec, request_ns, enough, begin_ns)
         return Truth(times=times, tempo=tempo, request_ns=request_ns)
 
     def _tempo(
-        self, seen: Iterable[Seen], times: Mapping[Rung, Sequence[int]], begin_ns: int | None
+        self, spec: TargetSpec, request_ns: int, enough: int, begin_ns: int | None
     ) -> Tempo | None:
-        """From the first request on, at each moment that of the batch begun nearest to it."""
-        usual_ns = {rung: fmean(samples) for rung, samples in times.items()}
+        """From the first request on, at each moment that of the batch begun nearest to it.
+
+        Further from all of them it is the usual one.
+        """
         first_ns = self.came_ns[0] if self.came_ns else 0
-        paces = [
-            (each.begun_ns - first_ns, each.took_ns / usual_ns[each.rung])
-            for each in sorted(seen, key=attrgetter("begun_ns"))
-            if each.rung in usual_ns and each.begun_ns >= first_ns
+        profiled_ns = {rung: fmean(samples) for rung, samples in _profiled(spec).items()}
+        seen = [
+            each
+            for each in sorted(self._net(spec.id, request_ns), key=attrgetter("begun_ns"))
+            if each.rung in profiled_ns and each.begun_ns >= first_ns
         ]
-        if not paces:
+        if len(seen) < enough:
             return None
-        later = [((before + at) // 2, pace) for (before, _), (at, pace) in pairwise(paces)]
-        cycle_ns = max(1, self.until_ns - first_ns)
-        return Tempo(((0, paces[0][1]), *later), cycle_ns, begin_ns)
+        usual_ns = _usual_ns(seen, profiled_ns, enough)
+        steps = [(0, 1.0)]
+        for before, each, after in zip([None, *seen], seen, [*seen[1:], None], strict=False):
+            at_ns, pace = each.begun_ns - first_ns, each.took_ns / usual_ns[each.rung]
+            since_ns = at_ns - _REACH_NS
+            if before is not None:
+                since_ns = max(since_ns, (before.begun_ns - first_ns + at_ns) // 2)
+            steps.append((max(0, since_ns), pace))
+            if after is None or after.begun_ns - each.begun_ns > 2 * _REACH_NS:
+                steps.append((at_ns + _REACH_NS, 1.0))
+        usual = {rung: round(ns) for rung, ns in usual_ns.items()}
+        return Tempo(tuple(steps), usual, max(1, self.until_ns - first_ns), begin_ns)
 
     def pace(self, target_id: str, truth: Truth) -> float:
         """How many times as long as in truth a batch usually took; 1 if there were none.
@@ -194,7 +219,7 @@ def _completed(
     spec: TargetSpec, seen: Mapping[Rung, list[int]], enough: int
 ) -> dict[Rung, Sequence[int]]:
     """The times of all sizes that were profiled."""
-    profiled = {(o.model, o.variant, n): t for o in spec.offers for n, t in o.latency_ns.items()}
+    profiled = _profiled(spec)
     factors = {
         rung: median(seen[rung]) / median(samples)
         for rung, samples in profiled.items()
@@ -207,6 +232,32 @@ def _completed(
         scaled = tuple(max(1, round(sample * factor)) for sample in samples)
         found[rung] = tuple(seen[rung]) if rung in factors else scaled
     return found
+
+
+def _profiled(spec: TargetSpec) -> dict[Rung, Sequence[int]]:
+    return {(o.model, o.variant, n): t for o in spec.offers for n, t in o.latency_ns.items()}
+
+
+def _usual_ns(
+    seen: Sequence[Seen], profiled_ns: Mapping[Rung, float], enough: int
+) -> dict[Rung, float]:
+    """What batches of each size take at the median pace.
+
+    A size that ran while the machine was slow isn't slow for that: what a batch took is compared
+    with the pace of those around it, to begin with by the profile.
+    """
+    usual_ns = dict(profiled_ns)
+    for _ in range(_ROUNDS):
+        paces = [each.took_ns / usual_ns[each.rung] for each in seen]
+        level = median(paces)
+        by_rung: dict[Rung, list[float]] = defaultdict(list)
+        for place, (each, pace) in enumerate(zip(seen, paces, strict=True)):
+            around = paces[max(0, place - _AROUND) : place + _AROUND + 1]
+            by_rung[each.rung].append(pace / median(around))
+        for rung in usual_ns:
+            known = by_rung.get(rung, ())
+            usual_ns[rung] *= level * (median(known) if len(known) >= enough else 1.0)
+    return usual_ns
 
 
 def observed_fleet(path: Path, note: Note = warn, begin_ns: int | None = None) -> Fleet:

@@ -83,7 +83,8 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
     experiments = [replace(each, with_bound=ask.bound) for each in _planned(ask)]
     for each in experiments:
         # What is wrong with a source shows with its first request.
-        next(each.arrivals(1), None)
+        if next(each.arrivals(1), None) is None:
+            raise AskError(f"{ask.source} has no request{f' in {ask.slice}' if ask.slice else ''}")
     return experiments
 
 
@@ -98,6 +99,7 @@ def _planned(ask: Ask) -> list[Experiment]:
     if path.suffix not in (".yaml", ".yml"):
         return [_trace(ask, path)]
     if _is_scenario(path):
+        _refuse_trace_options(ask)
         return [_placed(load_scenario(path).experiment(ask.requests, ask.load), ask)]
     return [_workload(ask, path.stem, load_workload(path))]
 
@@ -180,6 +182,8 @@ def _trace(ask: Ask, path: Path) -> Experiment:
 def _journal(ask: Ask, path: Path) -> Experiment:
     if ask.load is not None:
         raise AskError("the load of a journal can't be set; give it a --rate-scale")
+    if given := [name for name, is_given in _of_traces(ask).items() if is_given]:
+        raise AskError(f"{given[0]} is for traces; a journal's requests have their own")
     source = JournalSource(path, ask.speed, ask.rate_scale, _slice(ask.slice), ask.requests)
     if ask.fleet is not None:
         fleet = load_fleet(ask.fleet)
@@ -197,13 +201,20 @@ def _refuse_trace_options(ask: Ask) -> None:
         "--slice": ask.slice is not None,
         "--speed": ask.speed != 1,
         "--rate-scale": ask.rate_scale != 1,
-        "--format": ask.format is not None,
-        "--deadline-ms": ask.deadline_ms is not None,
-        "--model": ask.model is not None,
+        **_of_traces(ask),
     }
     for option, is_given in given.items():
         if is_given:
             raise AskError(f"{option} is for traces and journals, which {ask.source} isn't")
+
+
+def _of_traces(ask: Ask) -> dict[str, bool]:
+    """Options that say what a trace's requests are, and whether they are given."""
+    return {
+        "--format": ask.format is not None,
+        "--deadline-ms": ask.deadline_ms is not None,
+        "--model": ask.model is not None,
+    }
 
 
 def _slice(text: str | None) -> tuple[float, float | None]:
@@ -217,6 +228,6 @@ def _slice(text: str | None) -> tuple[float, float | None]:
     except ValueError:
         raise AskError(f"--slice is FROM:TO in seconds, such as 60:120, not {text!r}") from None
     last = math.inf if found[1] is None else found[1]
-    if not 0 <= found[0] < last:
+    if not 0 <= found[0] < last or found[1] == math.inf:
         raise AskError(f"--slice goes from a second to a later one, not {text!r}")
     return found

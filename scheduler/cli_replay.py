@@ -211,6 +211,8 @@ def _is_live(against: str) -> bool:
 
 def _check_places(*paths: Path | None) -> None:
     for path in paths:
+        if path is not None and path.is_dir():
+            raise InputProblem(f"{path} is a folder; name a file to write to")
         if path is not None and not path.absolute().parent.is_dir():
             raise InputProblem(f"{path}: there is no folder {path.parent}")
 

@@ -21,11 +21,10 @@ folders and elsewhere, would take up to five times as long."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts agents goes first: it waits for most of its time, and takes long."""
+    """Nothing else is traced."""
     for item in items:
         if not item.nodeid.startswith(COVERED):
             item.add_marker("no_cover")
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/e2e/"))
 
 
 @pytest.fixture(scope="session")

@@ -329,7 +329,8 @@ def with_truth(truth: Truth) -> Fleet:
     return replace(made, devices=tuple(replace(d, truth=truth) for d in made.devices))
 
 
-TIMES = {("m", "default", 1): tuple(i * MS for i in range(1, 9))}
+RUNG = ("m", "default", 1)
+TIMES = {RUNG: tuple(i * MS for i in range(1, 9))}
 
 
 def took_ns(made: Fleet, count: int) -> list[int]:
@@ -339,7 +340,7 @@ def took_ns(made: Fleet, count: int) -> list[int]:
 
 def test_known_times_are_drawn_with_bias_and_noise():
     drawn = took_ns(with_truth(Truth(times=TIMES)), 200)
-    assert set(drawn) == set(TIMES["m", "default", 1])
+    assert set(drawn) == set(TIMES[RUNG])
     biased = took_ns(with_truth(Truth(times=TIMES, bias=2.0)), 200)
     assert biased == [2 * ns for ns in drawn]
     noisy = took_ns(with_truth(Truth(times=TIMES, sigma=0.01)), 32)
@@ -348,20 +349,20 @@ def test_known_times_are_drawn_with_bias_and_noise():
 
 def test_a_known_tempo_stands_in_place_of_chance():
     steps = ((0, 1.0), (200 * MS, 2.0), (500 * MS, 0.5))
-    here = Tempo(steps, 600 * MS, 0)
-    mean_ns = 4_500_000
+    usual_ns = 4_500_000
+    here = Tempo(steps, {RUNG: usual_ns}, 600 * MS, 0)
     usual = [1, 1, 2, 2, 2, 0.5]
     assert took_ns(with_truth(Truth(times=TIMES, tempo=here)), 12) == [
-        factor * mean_ns for factor in 2 * usual
+        factor * usual_ns for factor in 2 * usual
     ]
     later = replace(here, begin_ns=-100 * MS)
     assert took_ns(with_truth(Truth(times=TIMES, tempo=later, bias=2.0)), 6) == [
-        factor * 2 * mean_ns for factor in (usual[-1], *usual[:-1])
+        factor * 2 * usual_ns for factor in (usual[-1], *usual[:-1])
     ]
 
 
 def test_a_tempo_begins_by_chance_where_it_is_of_no_request_that_is_played():
-    here = Tempo(((0, 1.0), (200 * MS, 2.0)), 400 * MS, 0)
+    here = Tempo(((0, 1.0), (200 * MS, 2.0)), {}, 400 * MS, 0)
     anywhere = replace(here, begin_ns=None)
     assert here.placed(1) == here
     assert anywhere.placed(1) != here != here.placed(2) == anywhere.placed(2) != here.placed(3)
@@ -370,8 +371,17 @@ def test_a_tempo_begins_by_chance_where_it_is_of_no_request_that_is_played():
     assert factors.count(2.0) == 40
 
 
+def test_the_bounds_reckon_with_the_fastest_moment():
+    tempo = Tempo(((0, 2.0), (200 * MS, 0.5), (300 * MS, 1.0)), {RUNG: 4 * MS}, S)
+    made = with_truth(Truth(times=TIMES, tempo=tempo, bias=3.0))
+    (device,) = made.devices
+    assert made.true_times(1)(device.spec.id, device.spec.offers[0], 1) == (6 * MS,)
+
+
 def test_a_drift_comes_on_top_of_a_tempo():
-    truth = Truth(times=TIMES, tempo=Tempo(((0, 2.0),), S), drift=((100 * MS, 3.0),))
+    truth = Truth(
+        times=TIMES, tempo=Tempo(((0, 2.0),), {RUNG: 4_500_000}, S), drift=((100 * MS, 3.0),)
+    )
     assert took_ns(with_truth(truth), 2) == [9 * MS, 27 * MS]
 
 

@@ -22,6 +22,7 @@ from scheduler.core.limits import Limits
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetSpec, reached_over
 from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.journal_format import Gap
 from tests.core.world import MS, M, offer
 
 S = 1_000 * MS
@@ -122,12 +123,58 @@ def test_a_slow_spell_is_in_the_tempo_and_not_in_the_pace():
     assert max(factors[at_ms] for at_ms in (*range(20, 1_270), *range(1_450, 1_750))) < 1.5
 
 
+def test_a_size_that_ran_while_the_machine_was_slow_is_not_slow_for_that():
+    """Large batches are what runs then."""
+    observation = seen(NEAR, drift=((S, 3.0),))
+    tempo = observation.truth(NEAR).tempo
+    assert tempo is not None
+    one, two = ("m", "v", 1), ("m", "v", 2)
+    assert 1.2 < tempo.usual_ns[two] / tempo.usual_ns[one] < 2.1  # and not five
+    slow, fast = tempo.factor(1_500 * MS), tempo.factor(500 * MS)
+    assert slow / fast == pytest.approx(3, rel=0.5)
+
+
+def alone(*took_ms: tuple[int, int]) -> Observation:
+    """Batches of one request each: when they begin, and what they take."""
+    steps: list[tuple[int, Event | Command]] = []
+    for number, (at_ms, ms) in enumerate(took_ms, 1):
+        at_ns = at_ms * MS
+        steps += [
+            (at_ns, Submitted((Request(number, M, at_ns + 10**12),))),
+            (at_ns, Dispatch(number, "cpu:0", "m", "v", (number,), 0, "")),
+            (at_ns + ms * MS, BatchDone(number)),
+        ]
+    return Observation(steps, [NEAR])
+
+
+def test_one_odd_batch_says_nothing_of_the_hour_before_it():
+    hour_ms = 3_600_000
+    often = [(at_ms, 5) for at_ms in range(0, 1_000, 20)]
+    later = [(hour_ms, 50), *[(hour_ms + at_ms, 5) for at_ms in range(60, 1_000, 20)]]
+    tempo = alone(*often, *later).truth(NEAR).tempo
+    assert tempo is not None
+    assert tempo.factor(hour_ms * MS) == 10
+    assert tempo.factor(hour_ms * MS // 2) == tempo.factor((hour_ms - 1_001) * MS) == 1
+    assert alone((0, 50)).truth(NEAR).tempo is None
+
+
 def test_what_a_target_lost_took_no_time():
     steps: list[tuple[int, Event | Command]] = [
         (0, Submitted((Request(1, M, 500 * MS),))),
         (0, Dispatch(1, "cpu:0", "m", "v", (1,), 0, "")),
         (3 * MS, TargetDown("cpu:0", "unplugged")),
         (4 * MS, Dispatch(2, "cpu:0", "m", "v", (1,), 0, "")),
+        (9 * MS, BatchDone(2)),
+    ]
+    assert Observation(steps, [NEAR]).net_ns("cpu:0") == {("m", "v", 1): [5 * MS]}
+
+
+def test_after_events_that_are_missing_a_target_is_watched_on():
+    steps: list[tuple[int, Event | Command | Gap]] = [
+        (0, Dispatch(1, "cpu:0", "m", "v", (1,), 0, "")),
+        (2 * MS, Gap(2 * MS, 3)),
+        (3 * MS, BatchDone(1)),
+        (4 * MS, Dispatch(2, "cpu:0", "m", "v", (2,), 0, "")),
         (9 * MS, BatchDone(2)),
     ]
     assert Observation(steps, [NEAR]).net_ns("cpu:0") == {("m", "v", 1): [5 * MS]}
