@@ -152,6 +152,14 @@ class Option:
             return False
         return bool(np.all(self.prices(other.room_ns) <= other.price_ns))
 
+    def is_sooner(self, other: Option) -> bool:
+        """The same where no batch is abandoned: whether its chance to be done is never less."""
+        if (self.place, self.from_ns, self.by_ns) != (other.place, other.from_ns, other.by_ns):
+            return False
+        own = np.searchsorted(self.times_ns, other.times_ns, side="right") / len(self.times_ns)
+        others = np.searchsorted(other.times_ns, other.times_ns, side="right") / len(other.times_ns)
+        return self.size >= other.size and bool(np.all(own >= others))
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -196,6 +204,14 @@ class Fleet:
         found = self._options.get(key)
         if found is None:
             found = self._options[key] = list(self._find(kind))
+        return found
+
+    def soonest(self, kind: RequestClass) -> list[Option]:
+        """What serves a class in whole batches, without what another does as soon and as well."""
+        found = list(self.options(kind))
+        for option in self.options(kind):
+            if any(other is not option and other.is_sooner(option) for other in found):
+                found.remove(option)
         return found
 
     def useful(self, kind: RequestClass) -> list[Option]:

@@ -121,7 +121,7 @@ def whole_bound(
     offers = [
         (option, np.flatnonzero(found.kind == number))
         for kind, number in kinds.items()
-        for option in fleet.useful(kind)
+        for option in fleet.soonest(kind)
     ]
     clock, able = _clock(found, offers)
     if clock is None:

@@ -259,6 +259,14 @@ def test_with_random_service_times_no_bound_is_below_the_expected_optimum(arriva
         assert found.value >= optimum - CLOSE
 
 
+def test_a_larger_batch_that_is_as_quick_on_average_is_no_better_than_one_that_is_sure():
+    """Found by the property above: one of two that may be late takes 2 ms on average as well."""
+    spec = target("cpu:0", {"a": {1: (2,), 2: (1, 3)}})
+    arrivals = [Arrival(0, A, 2 * MS)]
+    assert expected_optimum(arrivals, spec, Conditions()) == 1
+    assert whole_bound(arrivals, [spec]).value == pytest.approx(1)
+
+
 # -- policies
 
 
