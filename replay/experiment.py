@@ -17,6 +17,7 @@ from replay.simulator import Arrival, Ending, OnRun, Simulator
 from replay.sources import Source
 from replay.watching import Calibration, Timeline, row_of
 from scheduler.core.commands import Dispatch
+from scheduler.core.errors import PolicyFailed
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Policy
 from scheduler.policy_loading import load_policy
@@ -66,7 +67,12 @@ class PolicyChoice:
             except yaml.YAMLError:
                 raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
         choice = cls(text, name, tuple(options))
-        choice.make()
+        try:
+            choice.make()
+        except ValueError:
+            raise
+        except Exception as error:  # foreign code: whatever it raises is said
+            raise ValueError(f"policy {text!r}: {type(error).__name__}: {error}") from error
         return choice
 
     def make(self) -> Policy:
@@ -101,7 +107,11 @@ class Experiment:
         return self.source.arrivals(seed, self.fleet)
 
     def simulate(self, choice: PolicyChoice, seed: int) -> RunResult:
-        """Plays it with a policy."""
+        """Plays it with a policy.
+
+        Raises:
+            ValueError: The policy raised, or decided the impossible.
+        """
         fleet = self.fleet
         result = RunResult(self.name, choice.label, seed, self.load, notes=list(fleet.notes))
         result.rows.limit = self.rows
@@ -111,7 +121,10 @@ class Experiment:
             calibration.add(run, begun_ns, done_ns)
             bill.add(run, begun_ns, done_ns)
 
-        self._play(self._simulator(choice, seed, on_run), seed, result)
+        try:
+            self._play(self._simulator(choice, seed, on_run), seed, result)
+        except PolicyFailed as error:
+            raise ValueError(f"policy {choice.label!r} failed: {error}") from error
         result.calibration = calibration.points()
         result.cost, result.energy_j = bill.total, bill.energy_uj / 1e6
         return result

@@ -80,6 +80,8 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
     """
     if live and ask.fleet is None:
         ask = replace(ask, fleet=ask.url or "live")
+    if ask.only != "*" and ask.source != SCENARIOS:
+        raise AskError(f"--only is for {SCENARIOS!r}, of which it chooses some")
     experiments = [replace(each, with_bound=ask.bound) for each in _planned(ask)]
     for each in experiments:
         # What is wrong with a source shows with its first request.
@@ -189,6 +191,11 @@ def _journal(ask: Ask, path: Path) -> Experiment:
         fleet = load_fleet(ask.fleet)
     else:
         fleet = observed_fleet(path, begin_ns=source.begin_ns)
+        if source.begin_ns is None:
+            note = (
+                "at another speed the devices' moments are shifted by chance: see several --seeds"
+            )
+            fleet = replace(fleet, notes=(*fleet.notes, note))
     return Experiment(path.stem, source, fleet, at_once=True)
 
 

@@ -61,7 +61,8 @@ def replay(
         str | None,
         typer.Option(
             metavar="FILE|live|URL",
-            help="The targets: a fleet (YAML), a table of profiles (CSV), or a running box.",
+            help="The targets: a fleet (YAML), a table of profiles (CSV), a journal's, or a "
+            "running box.",
             show_default="the journal's own, or `live`",
         ),
     ] = None,
@@ -78,11 +79,12 @@ def replay(
         str | None, typer.Option("--format", help="The format of a trace.", show_default="told")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model of a trace's requests.", show_default="the first")
+        str | None,
+        typer.Option(help="Of a trace's requests.", show_default="the first by name"),
     ] = None,
     deadline_ms: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="MS", help="Their deadline, where the trace has none."),
+        typer.Option(min=0.001, metavar="MS", help="Their deadline, in place of a trace's own."),
     ] = None,
     requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most.")] = None,
     only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
@@ -180,6 +182,9 @@ def _verify(path: Path) -> int:
             print(verdict.difference)
         elif verdict.unverified is not None:
             print(f"  not verified any further: {verdict.unverified}")
+    if not any(verdict.events for verdict in verdicts):
+        print("nothing could be verified")
+        return 1
     return int(any(verdict.difference is not None for verdict in verdicts))
 
 
@@ -220,15 +225,25 @@ def _check_places(*paths: Path | None) -> None:
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     """Says what is wrong with an input as one line, and ends with status 2."""
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        # A source is read more than once, and says the same each time.
+        if text not in said:
+            said.add(text)
+            _say(text)
+
     warnings.simplefilter("always")
-    warnings.showwarning = lambda message, *_: _say(str(message))
+    warnings.showwarning = lambda message, *_: say_once(str(message))
     try:
         yield
     except ConfigError as error:
         raise InputProblem(str(error)) from None
     except LaxityError:
         raise
-    except ValueError as error:
+    except OverflowError as error:
+        raise InputProblem(f"a number is too large to be played with: {error}") from None
+    except (ValueError, OSError) as error:
         raise InputProblem(str(error)) from None
 
 

@@ -119,6 +119,10 @@ def test_one_scenario_by_its_name_and_a_report(run):
         (["load-0_5", "--compare", "edf"], "--compare takes two policies"),
         (["load-0_5", "--json", "no/where.json"], "there is no folder no"),
         (["load-0_5", "--report", "empty"], "empty is a folder"),
+        (["load-0_5", "--only", "load-*"], "--only is for 'scenarios'"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--deadline-ms", "inf"], "a number is too large"),
+        (["load-0_5", "--requests", "9", "--policy", "broken.py"], "broken.py"),
+        (["load-0_5", "--requests", "9", "--policy", "unmade.py"], "RuntimeError: no"),
         (["load-0_5", "--policy", "goodput?quantile=["], "quantile has no value that can be read"),
         (["empty", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for traces"),
         (["trace.csv", "--fleet", "fleet.yaml", "--slice", "0:inf"], "--slice goes from"),
@@ -134,6 +138,12 @@ def test_one_scenario_by_its_name_and_a_report(run):
 )
 def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
     Path("empty").mkdir()
+    Path("broken.py").write_text("class P:\n    def decide(self, view):\n        1 / 0\n")
+    Path("unmade.py").write_text(
+        "class P:\n"
+        "    def __init__(self):\n        raise RuntimeError('no')\n"
+        "    def decide(self, view):\n        return ()\n"
+    )
     Path("bad.csv").write_text("arrival_ms,qos,deadline_ms\n0,a,40\n10,a,soon\n")
     status, out, err = run(*words)
     assert status == 2

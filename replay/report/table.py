@@ -18,7 +18,9 @@ from replay.results import RunResult
 
 _CASES_ON_TERMINAL = 12
 _WIDE, _NARROW = 140, 100
-_POLICY_WIDTH = 24
+_POLICY_WIDTH = 8
+"""The least width of a policy's name, which goes on in the next line where it is longer."""
+
 _NOTHING = "–"  # noqa: RUF001 - a dash is what stands in an empty cell
 
 
@@ -197,7 +199,11 @@ def _blocks(found: Study, width: int) -> list[Table]:
     heads = ["policy", *(titles[index] for index in kept)]
     down = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
     widths = [max(map(len, column)) for column in down]
-    return [_block(name, heads, widths, rows, width < _NARROW) for name, rows in blocks]
+    padding = 0 if width < _NARROW else 1
+    # Of a line, the box takes a place at each end and between columns.
+    taken = sum(widths[1:]) + len(widths) + 1 + 2 * padding * len(widths)
+    widths[0] = min(widths[0], max(_POLICY_WIDTH, width - taken))
+    return [_block(name, heads, widths, rows, padding) for name, rows in blocks]
 
 
 def _shown(found: Study) -> list[tuple[str, Case | None]]:
@@ -213,15 +219,13 @@ def _block(
     heads: Sequence[str],
     widths: Sequence[int],
     rows: Sequence[Sequence[str]],
-    tight: bool,
+    padding: int,
 ) -> Table:
-    padding = (0, 0) if tight else (0, 1)
     title = Text(name, style="bold")
-    table = Table(box=box.SIMPLE_HEAD, padding=padding, title=title, title_justify="left")
-    for index, (head, least) in enumerate(zip(heads, widths, strict=True)):
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), title=title, title_justify="left")
+    for index, (head, width) in enumerate(zip(heads, widths, strict=True)):
         side: Literal["left", "right"] = "right" if index else "left"
-        most = None if index else min(least, _POLICY_WIDTH)
-        table.add_column(head, justify=side, no_wrap=True, min_width=most or least, max_width=most)
+        table.add_column(head, justify=side, no_wrap=index > 0, overflow="fold", width=width)
     for row in rows:
         table.add_row(*map(Text, row))
     return table

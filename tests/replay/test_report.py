@@ -296,6 +296,13 @@ class TestTerminal:
         assert max(map(len, text.splitlines())) <= width
         assert "mean of 3 cases" in text
 
+    def test_a_long_name_goes_on_in_the_next_line_and_costs_no_column(self):
+        text = printed(sweep("spill?budget_per_hour=0.5", "edf"), 80)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= 80
+        assert all(title in text for title in ("refused", "expired", "cost"))
+        assert "spill?" in text
+
     def test_words_of_others_are_not_markup(self):
         assert "[red]x" in printed([result("[red]x")])
 
