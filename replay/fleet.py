@@ -280,7 +280,7 @@ class Fleet:
                     rung = device.spec.id, model, variant, size
                     yield rung, usual_ns * device.truth.bias, tempo.least
 
-    def _table(self, seed: int | str) -> dict[tuple[str, str, str, int], tuple[int, ...]]:
+    def _table(self, seed: int | str) -> dict[_Rung, tuple[int, ...]]:
         table = {}
         for device in self.devices:
             truth = device.truth

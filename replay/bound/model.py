@@ -208,21 +208,14 @@ class Fleet:
 
     def soonest(self, kind: RequestClass) -> list[Option]:
         """What serves a class in whole batches, without what another does as soon and as well."""
-        found = list(self.options(kind))
-        for option in self.options(kind):
-            if any(other is not option and other.is_sooner(option) for other in found):
-                found.remove(option)
-        return found
+        return _undominated(self.options(kind), Option.is_sooner)
 
     def useful(self, kind: RequestClass) -> list[Option]:
         """What serves a class, without what is beaten where a batch need not be full."""
         key = kind.model, kind.variant
         found = self._useful.get(key)
         if found is None:
-            found = self._useful[key] = list(self.options(kind))
-            for option in self.options(kind):
-                if any(other is not option and other.beats(option) for other in found):
-                    found.remove(option)
+            found = self._useful[key] = _undominated(self.options(kind), Option.beats)
         return found
 
     def _find(self, kind: RequestClass) -> Iterable[Option]:
@@ -234,6 +227,17 @@ class Fleet:
                 for size in sorted(offer.latency_ns):
                     samples = np.sort(np.asarray(self._times(target.id, offer, size), np.int64))
                     yield from _phases_of(index, place.conditions, size, samples)
+
+
+def _undominated(
+    options: Sequence[Option], dominates: Callable[[Option, Option], bool]
+) -> list[Option]:
+    """The options without those that another does the work of; of two that are alike, one stays."""
+    found = list(options)
+    for option in options:
+        if any(other is not option and dominates(other, option) for other in found):
+            found.remove(option)
+    return found
 
 
 def _phases_of(place: int, conditions: Conditions, size: int, samples: Ints) -> Iterable[Option]:
