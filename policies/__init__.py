@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from inspect import Parameter, signature
 from typing import Any
 
 from policies.cheapest import Cheapest
@@ -75,7 +76,7 @@ def build_policy(
         find: Finds a factory by name, or raises `ValueError`.
 
     Raises:
-        ValueError: No such policy, or not an option of it.
+        ValueError: No such policy, not an option of it, or it can't be made with these.
     """
     factory = find(name)
     made = {}
@@ -84,10 +85,37 @@ def build_policy(
             inner = {str(k): v for k, v in value.items() if k != "name"}
             value = build_policy(str(value["name"]), inner, find)
         made[key] = value
+    _check_options(name, factory, made)
     try:
         return factory(**made)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}") from None
+    except Exception as error:  # foreign code, or a value of an unfit type: whatever it is is said
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
+        told = f"with {given} it raised {type(error).__name__}: {error}"
+        raise ValueError(f"policy {name!r}: {told}") from error
+
+
+def _check_options(name: str, factory: PolicyFactory, given: Iterable[str]) -> None:
+    """Makes sure that a policy takes options of these names.
+
+    Raises:
+        ValueError: It doesn't; names those that it has.
+    """
+    try:
+        parameters = signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return  # compiled code need not have one: then the call itself says what is wrong
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [each.name for each in parameters if each.kind is not Parameter.VAR_POSITIONAL]
+    for key in given:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(
+                f"policy {name!r} has no option {key!r}{hint}; it has {', '.join(known) or 'none'}"
+            )
 
 
 def named_policy(name: str) -> PolicyFactory:

@@ -54,7 +54,7 @@ class PolicyChoice:
         """Reads one.
 
         Raises:
-            ValueError: There is no such policy, or not such an option of it.
+            ValueError: There is no such policy, or it can't be made with these options.
         """
         name, _, rest = text.partition("?")
         options = []
@@ -67,12 +67,7 @@ class PolicyChoice:
             except yaml.YAMLError:
                 raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
         choice = cls(text, name, tuple(options))
-        try:
-            choice.make()
-        except ValueError:
-            raise
-        except Exception as error:  # foreign code: whatever it raises is said
-            raise ValueError(f"policy {text!r}: {type(error).__name__}: {error}") from error
+        choice.make()
         return choice
 
     def make(self) -> Policy:

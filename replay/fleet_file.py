@@ -38,6 +38,9 @@ _MS = 1e6
 _S = 1e9
 _LOCAL_LEAD_MS = 1.0
 
+MOST_FACTOR = 1_000.0
+"""The most that a script or a drift makes anything slower by; beyond that, let it go down."""
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -104,7 +107,7 @@ class Drift(_Strict):
     """From when on everything takes how many times as long as profiled; the policy isn't told."""
 
     at_s: float = Field(ge=0)
-    factor: float = Field(gt=0)
+    factor: float = Field(gt=0, le=MOST_FACTOR)
 
 
 class DeviceFile(_Strict):
@@ -168,7 +171,7 @@ class Event(_Strict):
     target: str
     event: Literal["down", "up", "stall", "slow"]
     for_s: float | None = Field(default=None, gt=0)
-    factor: float | None = Field(default=None, gt=0)
+    factor: float | None = Field(default=None, gt=0, le=MOST_FACTOR)
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Event:

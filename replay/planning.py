@@ -139,6 +139,9 @@ def _workload(ask: Ask, name: str, workload: Workload) -> Experiment:
     traced = [stream for stream in streams if isinstance(stream, TraceStream)]
     if not traced:
         _refuse_trace_options(ask)
+    for option, is_given in _of_traces(ask).items():
+        if is_given:
+            raise AskError(f"{option} is for a trace by itself; {ask.source} says it of its own")
     if ask.load is not None:
         workload = workload.with_load(ask.load)
     elif traced:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler.cli_box import AsJson, Url, box, print_json
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import SETTINGS, examples, given
 from scheduler.cli_inputs import InputProblem
 from scheduler.cli_tables import STYLES, figure, plain_table
 from scheduler.core.outcomes import Outcome
@@ -39,6 +39,7 @@ OUTCOMES = [outcome.value for outcome in Outcome]
     ),
 )
 def explain(
+    ctx: typer.Context,
     request: Annotated[
         int | None,
         typer.Argument(metavar="ID", min=1, help="The request's id.", show_default=False),
@@ -49,14 +50,18 @@ def explain(
     model: Annotated[
         str | None, typer.Option(help="Without an ID: only those for this model.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = 20,
+    count: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Without an ID: how many at most.")
+    ] = 20,
     journal: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="The journal.", show_default="the running box's"),
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option(help="The life of the scheduler, as files name it.", show_default="latest"),
+        typer.Option(
+            help="With an ID: the life of the scheduler, as files name it.", show_default="latest"
+        ),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -67,6 +72,10 @@ def explain(
     """
     if outcome is not None and outcome not in OUTCOMES:
         raise InputProblem(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
+    unfit = {"run"} if request is None else {"outcome", "model", "count"}
+    for name, option in given(ctx).items():
+        if name in unfit:
+            raise InputProblem(f"{option} goes {'with' if request is None else 'without'} an ID")
     path = journal or _journal_of(url)
     if request is None:
         _show_recent(_recent(path, count, outcome, model), as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from rich.cells import cell_len
 from rich.markup import escape
 from typer.core import TyperGroup
@@ -28,6 +29,24 @@ def examples(*pairs: tuple[str, str]) -> str:
         else:
             lines += [f"[dim]# {escape(purpose)}[/dim]", escape(command)]
     return "\n".join(lines)
+
+
+def given(ctx: typer.Context) -> dict[str, str]:
+    """The options and arguments that were given on the command line, as people write them.
+
+    Returns:
+        By the name of the parameter.
+    """
+    return {
+        each.name: max(each.opts, key=len)
+        for each in ctx.command.params
+        if each.name and _source(ctx, each.name) == "COMMANDLINE"
+    }
+
+
+def _source(ctx: typer.Context, name: str) -> str:
+    source = ctx.get_parameter_source(name)
+    return source.name if source else ""
 
 
 class TwoWordCommands(TyperGroup):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import SETTINGS, examples, given
 from scheduler.cli_inputs import InputProblem
 from scheduler.config_problems import ConfigError
 from scheduler.errors import LaxityError
@@ -48,6 +48,7 @@ Policies = Annotated[
     ),
 )
 def replay(
+    ctx: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -112,10 +113,13 @@ def replay(
     """Play requests with several policies, and see which one keeps the most deadlines."""
     with _plain_errors():
         if verify:
+            _refuse(ctx, set(given(ctx)) - {"source", "verify"}, "--verify plays nothing")
             raise typer.Exit(_verify(Path(source)))
         from replay.planning import Ask, plan
 
         _check_places(json_file, full, report)
+        if _is_live(against):
+            _refuse(ctx, {"policy", "compare", "jobs"}, "a running box has a policy of its own")
         ask = Ask(
             source, fleet, load, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
             only, bound, url,
@@ -206,6 +210,13 @@ def _pair(compare: str | None) -> list[str]:
     if compare and len(pair) != 2:
         raise InputProblem(f"--compare takes two policies, A,B, not {compare!r}")
     return pair
+
+
+def _refuse(ctx: typer.Context, names: set[str], why: str) -> None:
+    """Makes sure that none of these options was given."""
+    options = [option for name, option in given(ctx).items() if name in names]
+    if options:
+        raise InputProblem(f"{why}: leave out {', '.join(options)}")
 
 
 def _is_live(against: str) -> bool:

@@ -134,10 +134,14 @@ def test_one_scenario_by_its_name_and_a_report(run):
         (["empty", "--fleet", "fleet.yaml"], "no file named *.journal"),
         (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
         (["fleet.yaml", "--fleet", "fleet.yaml"], "fleet.yaml: "),
+        (["traced.yaml", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for a trace b"),
+        (["empty", "--verify", "--policy", "edf"], "--verify plays nothing: leave out --policy"),
+        (["work.yaml", "--against", "live", "--policy", "edf"], "own: leave out --policy"),
     ],
 )
 def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
     Path("empty").mkdir()
+    Path("traced.yaml").write_text("process: trace\npath: trace.csv\nmix: [{model: digits}]\n")
     Path("broken.py").write_text("class P:\n    def decide(self, view):\n        1 / 0\n")
     Path("unmade.py").write_text(
         "class P:\n"

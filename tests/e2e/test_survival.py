@@ -140,10 +140,10 @@ import numpy as np
 from scheduler import Client
 client = Client(sys.argv[1])
 x = {"x": np.ones((1, 1), np.float32)}
-futures = [client.submit("slow", x, deadline_ms=60_000) for _ in range(8)]
+futures = [client.submit("slow", x, deadline_ms=60_000) for _ in range(200)]
 futures[0].result()
 print("going", flush=True)
-futures[7].result()
+futures[-1].result()
 """
 
 

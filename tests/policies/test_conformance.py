@@ -203,8 +203,12 @@ def test_policies_are_made_by_name():
         ValueError, match=r"policy 'lifo' is not known; there are .*edf, .*fcfs, goodp"
     ):
         make_policy("lifo")
-    with pytest.raises(ValueError, match=r"policy 'edf': .*unexpected keyword argument 'depth'"):
+    with pytest.raises(ValueError, match=r"policy 'edf' has no option 'depth'; it has quantile"):
         make_policy("edf", depth=3)
+    with pytest.raises(ValueError, match=r"no option 'quantil' \(did you mean 'quantile'\?\)"):
+        make_policy("goodput", quantil=0.9)
+    with pytest.raises(ValueError, match=r"policy 'edf': with quantile='high' it raised TypeError"):
+        make_policy("edf", quantile="high")
 
 
 @each_policy

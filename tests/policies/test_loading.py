@@ -106,10 +106,21 @@ def test_what_is_no_policy_is_told(own, name, told):
 
 
 def test_an_option_that_is_not_one_is_told(own):
-    with pytest.raises(ValueError, match=r"unexpected keyword argument 'width'"):
+    with pytest.raises(ValueError, match=r"has no option 'width'.*; it has quantile, depth"):
         load_policy(str(own), width=3)
     with pytest.raises(ValueError, match=r"quantile must be between 0 and 1"):
         load_policy(str(own), quantile=3)
+
+
+def test_what_a_policy_raises_while_it_is_made_is_told(own):
+    failing = own.parent / "failing.py"
+    failing.write_text(
+        "class Failing:\n"
+        "    def __init__(self, depth=1): {}['depth']\n"
+        "    def decide(self, view): return ()\n"
+    )
+    with pytest.raises(ValueError, match=r"with depth=3 it raised KeyError: 'depth'"):
+        load_policy(str(failing), depth=3)
 
 
 def test_the_example_swaps_in_and_out_without_losing_a_request():

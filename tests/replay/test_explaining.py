@@ -165,6 +165,15 @@ class TestCommand:
             ["came", "sent", "ran", "completed"]
         )
 
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [(["--run", "x"], "--run goes with an ID"), (["1", "--model", "m"], "goes without an ID")],
+    )
+    def test_an_option_that_would_do_nothing_is_refused(self, laxity, journal, words, said):
+        status, _, err = laxity("explain", *words, "--journal", str(journal))
+        assert status == 2
+        assert said in err
+
     def test_scripts_get_json(self, laxity, journal):
         status, out, _ = laxity("explain", "--journal", str(journal), "--json")
         (brief,) = json.loads(out)
