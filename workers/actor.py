@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 import traceback
@@ -20,6 +21,7 @@ from workers.device_watch import LOOK_EVERY_S
 from workers.link import LinkServer, offer_header
 from workers.model import Model
 from workers.profiling import Effort
+from workers.residency import Key
 from workers.runtimes.base import DeviceSpec
 from workers.runtimes.emulated import link_of
 from workers.runtimes.emulated_link import EmulatedLink
@@ -54,14 +56,15 @@ class WorkerProcess:
         self._host = DeviceHost(spec, models, state_dir, max_batch, effort)
         link = link_of(spec)
         own_path = link_path if link is None else link_path.with_suffix(".far")
-        self._link = LinkServer(own_path, self._host)
+        self._due: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
+        self._due.put(None)
+        self._link = LinkServer(own_path, self._host, lambda *key: self._due.put(key))
         if link is not None:
             self._link.say("way", {"t": "way", "transfer_ns": link.transfer_ns})
             self._start("link", EmulatedLink(link, link_path, own_path).serve_forever)
         self._say_catalog()
         self._host.tell_offer = self._say_offer
-        self._prepared, self._due = threading.Event(), threading.Event()
-        self._due.set()
+        self._prepared = threading.Event()
         self._start("serve", self._link.serve_forever)
         self._start("prepare", self._prepare_when_due)
         self._start("watch", self._watch)
@@ -90,22 +93,28 @@ class WorkerProcess:
         self._say_telemetry()
 
     def _prepare_when_due(self) -> None:
+        """Makes all ready, at first and when the device is set otherwise, or measures again."""
         while True:
-            self._due.wait()
-            self._due.clear()
-            for offer in self._host.prepare(self._say_progress):
+            key = self._due.get()
+            if key is None:
+                self._prepare()
+            elif (offer := self._host.measure_again(*key)) is not None:
                 self._say_offer(offer)
-                self._say_catalog()
+
+    def _prepare(self) -> None:
+        for offer in self._host.prepare(self._say_progress):
+            self._say_offer(offer)
             self._say_catalog()
-            self._link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
-            self._prepared.set()
+        self._say_catalog()
+        self._link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
+        self._prepared.set()
 
     def _watch(self) -> None:
         """Tells what the device does, and has it measured again when it is set otherwise."""
         while True:
             time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
-                self._due.set()
+                self._due.put(None)
             self._say_telemetry()
 
     def _say_offer(self, offer: Offer) -> None:

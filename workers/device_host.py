@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +23,7 @@ from workers.loading import Surroundings
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
 from workers.profile_store import Profile, ProfileStore
-from workers.profiling import Effort
+from workers.profiling import Effort, measure_ladder
 from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
@@ -31,6 +32,12 @@ from workers.sampling import sample_items
 from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
 from workers.usable_runtimes import usable_runtimes
+
+_GAP_S = 0.001
+"""Between runs that measure what is served: others who wait for the device get it."""
+
+_FASTER = 0.9
+"""What is measured again replaces what was known if it takes at most this share of the time."""
 
 Progress = Callable[[int, int, str], None]
 """Told how many steps are done, how many there are, and what is happening."""
@@ -108,6 +115,7 @@ class DeviceHost:
         self._thread = threading.local()
         # First, because the threads that runtimes start inherit it.
         self._pin_thread()
+        self._effort = effort
         self._limits = limit_process(spec, system_root)
         expose_gpu(spec)
         self._runtimes, self.problems = usable_runtimes(spec)
@@ -163,6 +171,52 @@ class DeviceHost:
                 for runtime, profile in self._trials.stored(model, variant).items():
                     chosen = choice is not None and choice.runtime == runtime
                     yield Measured(model.name, variant.name, runtime, profile, chosen)
+
+    def measure_again(self, model: str, variant: str) -> Offer | None:
+        """Measure a variant between the batches that `run` runs, for it may be faster by now.
+
+        What is found replaces what is stored only if it is faster: that a device has become
+        slower is learned from its batches.
+
+        Returns:
+            The new offer; None if nothing is new, or the variant is not in memory.
+        """
+        key = model, variant
+        choice = self._choices.get(key)
+        if choice is None or not self._residency.is_loaded(key):
+            return None
+        self._pin_thread()
+        try:
+            alone = self._measure(key, 1)  # at first, so that nobody has to wait for long
+            if _nearly_all(alone[1]) > _FASTER * _nearly_all(choice.profile.latency_ns[1]):
+                return None
+            found = self._measure(key, max(choice.profile.latency_ns))
+        except Exception:  # of the library: requests hear it when they run
+            return None
+        energy_uj = {n: uj for n, uj in choice.profile.energy_uj.items() if n in found}
+        profile = replace(choice.profile, latency_ns=found, energy_uj=energy_uj)
+        better = replace(choice, profile=profile)
+        served = self.repository.models[model]
+        self._trials.keep(served, next(v for v in served.variants if v.name == variant), better)
+        with self._lock:
+            self._choices[key] = better
+            self._offers[key] = replace(self._offers[key], latency_ns=found, energy_uj=energy_uj)
+            return self._offer(key)
+
+    def _measure(self, key: Key, max_batch: int) -> dict[int, tuple[int, ...]]:
+        """The latencies of what is served, in which the batches in between don't count."""
+        samples = sample_items(self.repository.models[key[0]], max_batch)
+        taken_ns = 0
+
+        def run_batch(size: int) -> None:
+            nonlocal taken_ns
+            time.sleep(_GAP_S)
+            with self._lock:
+                began_ns = time.perf_counter_ns()
+                self._residency.runner(key).run_batch(samples[:size])
+                taken_ns += time.perf_counter_ns() - began_ns
+
+        return measure_ladder(run_batch, max_batch, effort=self._effort, clock_ns=lambda: taken_ns)
 
     def has_changed(self) -> bool:
         """Look at the device; whether it is now set otherwise, so that `prepare` is due."""
@@ -297,6 +351,11 @@ class DeviceHost:
 
     def _report_store(self, reason: str) -> None:
         self.problems.append(RuntimeProblem("*", "*", "*", reason))
+
+
+def _nearly_all(samples: Sequence[int]) -> int:
+    """Within which time nineteen of twenty were done."""
+    return samples[ceil(0.95 * len(samples)) - 1]
 
 
 def _note(progress: Progress, start: int, total: int, finished: int, text: str) -> None:

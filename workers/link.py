@@ -5,6 +5,7 @@ docs/decisions/0001-worker-link.md.
 
     scheduler -> worker   run {id, model, variant, latest_start_ns, count, in} + the items' tensors
                           cancel {id}
+                          measure {model, variant}: what it has offered, once more
     worker -> scheduler   way {transfer_ns}, only from behind an emulated link, and first
                           catalog {models, problems}, offer {...}, progress {done, total, text}
                           done {id, execute_ns, out, errors} + the items' tensors
@@ -23,7 +24,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -132,6 +133,14 @@ def _forms_from(fields: dict[str, Any]) -> InputForms:
     return InputForms(fields["input"], tuple(encodings))
 
 
+Measure = Callable[[str, str], None]
+"""Told a model's and a variant's name; returns at once."""
+
+
+def ignore_measure(model: str, variant: str) -> None:
+    """For hosts that have measured nothing."""
+
+
 class LinkServer:
     """The worker's end: one scheduler at a time, runs in the order in which they came.
 
@@ -141,11 +150,13 @@ class LinkServer:
     Args:
         path: The unix socket to listen on; a stale one is replaced.
         host: What runs the batches.
+        measure: Hears which model and variant are to be measured again.
     """
 
-    def __init__(self, path: Path, host: Host) -> None:
+    def __init__(self, path: Path, host: Host, measure: Measure = ignore_measure) -> None:
         """Listens, so that a scheduler can connect from now on."""
         self._host = host
+        self._measure = measure
         self._lock = threading.RLock()
         self._said: dict[str, list[Any]] = {}
         self._peer: socket.socket | None = None
@@ -199,8 +210,10 @@ class LinkServer:
         for header, body in self._reader.advance(count):
             if header["t"] == "run":
                 self._waiting.append((header, body))
-            else:
+            elif header["t"] == "cancel":
                 self._cancelled.add(header["id"])
+            else:
+                self._measure(header["model"], header["variant"])
 
     def _hang_up(self) -> None:
         """Forgets a scheduler that is gone, and what it had asked for."""

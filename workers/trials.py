@@ -137,6 +137,10 @@ class RuntimeTrials:
         """What is known of each candidate as the device is set now, by its name."""
         return self._stored(self.candidates(model, variant), Case(model, variant))
 
+    def keep(self, model: Model, variant: Variant, choice: Choice) -> None:
+        """Store what was measured of a choice since it was made."""
+        self._keep(self._runtimes[choice.runtime], Case(model, variant), choice.profile)
+
     def reload(self, model: Model, variant: Variant, runtime: str) -> Session | None:
         """Load once more what was chosen before; None, with a problem, if that fails."""
         return self._loader.load(self._runtimes[runtime], Case(model, variant))

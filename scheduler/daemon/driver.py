@@ -28,11 +28,13 @@ from scheduler.core.events import (
     Woken,
 )
 from scheduler.core.offers import Offer
-from scheduler.core.requests import Request
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec, TargetState, reached_over
 from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog
+from scheduler.daemon.doubts import Doubts
 from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
@@ -124,6 +126,8 @@ class Driver:
         self._energy = EnergyAccount(cost_per_kwh)
         self._loop = asyncio.get_running_loop()
         self._ways: dict[str, _Way] = {}
+        self._workers: dict[str, WorkerLink] = {}
+        self._doubts = Doubts()
         self._pending: dict[int, _Pending] = {}
         self._runs: dict[int, Dispatch] = {}
         self._results: dict[int, _Results] = {}
@@ -136,7 +140,8 @@ class Driver:
 
     def add_device(self, device_id: str, path: Path) -> None:
         """Connects to the worker of a device, now and whenever it was lost."""
-        self.add_target(device_id, WorkerLink(device_id, path, self))
+        worker = self._workers[device_id] = WorkerLink(device_id, path, self)
+        self.add_target(device_id, worker)
 
     def has_target(self, target_id: str) -> bool:
         """Whether that name is taken."""
@@ -365,6 +370,8 @@ class Driver:
         total_ns = self.core.now_ns - pending.arrived_ns
         if finish.run_id is None:
             answer.timing_ns = (finish.queue_ns, 0, 0, total_ns)
+            if finish.outcome is Outcome.INFEASIBLE:
+                self._doubt(pending.submission.kind)
         else:
             dispatch, outputs, execute_ns, answer.notes, ran = self._results[finish.run_id]
             answer.target = dispatch.target_id
@@ -378,6 +385,21 @@ class Driver:
             transfer_ns = total_ns - finish.queue_ns - execute_ns
             answer.timing_ns = (finish.queue_ns, transfer_ns, execute_ns, total_ns)
         pending.submission.reply(answer)
+
+    def _doubt(self, kind: RequestClass) -> None:
+        """Has a device measured again that idles though requests of a class are refused."""
+        targets = self.core.targets
+        devices = [targets[device_id] for device_id in self._workers if device_id in targets]
+        doubted = self._doubts.refused(kind, devices, self.core.now_ns)
+        if doubted is not None:
+            device_id, offer = doubted
+            log.info(
+                "idle, though requests are refused: measuring again",
+                device=device_id,
+                model=offer.model,
+                variant=offer.variant,
+            )
+            self._workers[device_id].measure_again(offer)
 
     def _wake_at(self, at_ns: int) -> None:
         if self._timer is not None:

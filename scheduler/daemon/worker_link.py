@@ -12,6 +12,7 @@ from typing import Any, cast
 import structlog
 
 from scheduler.core.commands import Dispatch
+from scheduler.core.offers import Offer
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
 from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, alike, encode
@@ -108,6 +109,10 @@ class WorkerLink(asyncio.BufferedProtocol):
     def cancel(self, run_id: int) -> None:
         """Lets the worker skip a run that it has not begun."""
         self._write(encode({"t": "cancel", "id": run_id}))
+
+    def measure_again(self, offer: Offer) -> None:
+        """Has the worker measure what it has offered; it then makes the offer anew."""
+        self._write(encode({"t": "measure", "model": offer.model, "variant": offer.variant}))
 
     def _write(self, buffers: list[Any]) -> None:
         if self._transport is not None:

@@ -66,7 +66,10 @@ def test_it_keeps_the_laws_and_leaves_nothing_behind(tmp_path):
         assert phase["sent"] == sum(phase[part] for part in _PARTS) > 0
         assert phase["unfinished"] == 0
         assert phase["late"] == 0 or phase["policy"] == "fcfs"
-    assert phases["normal"]["accuracy"] > 0.9
+    # On a busy machine a short phase may pass without a result.
+    accuracies = [p["accuracy"] for p in phases.values() if p["accuracy"] is not None]
+    assert accuracies
+    assert min(accuracies) > 0.9
     assert set(figures["overload"]) == {"fcfs", "goodput"}
     assert figures["recovery"]["results_again_s"] is not None
     assert "results again after" in out

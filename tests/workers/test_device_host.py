@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,6 +93,58 @@ def test_what_the_packages_counter_rises_by_is_offered_as_energy(root, add, tmp_
     assert sorted(offer.energy_uj) == [1, 2]
     assert all(5_000 <= energy_uj <= 10_000 for energy_uj in offer.energy_uj.values())
     assert offer_from(offer_header(offer)) == offer
+
+
+def say_it_took(profiles: Path, ns: int) -> None:
+    """Has it that every batch that was measured took so long."""
+    for path in profiles.glob("*.json"):
+        document = json.loads(path.read_text())
+        for entry in document["profiles"].values():
+            for samples in entry["latency_ns"].values():
+                samples[:] = [ns] * len(samples)
+        path.write_text(json.dumps(document))
+
+
+class TestMeasuredAgain:
+    def test_what_was_measured_in_a_bad_moment_is_offered_and_stored_anew(
+        self, start, add, tmp_path
+    ):
+        add("relu", onnx_models.relu())
+        list(start().prepare())
+        say_it_took(tmp_path / "state/profiles", 10**9)
+        host = start()
+        (bad,) = host.prepare()
+        assert bad.latency_ns[1][0] == 10**9
+
+        offer = host.measure_again("relu", "1")
+
+        assert offer is not None
+        assert offer.latency_ns[1][-1] < 10**9
+        assert host.run("relu", "1", xs(1.0))[0]["y"].tolist() == [1, 1, 1]
+        (stored,) = start().prepare()
+        assert stored.latency_ns == offer.latency_ns
+
+    def test_what_is_no_faster_changes_nothing(self, start, add, tmp_path):
+        add("relu", onnx_models.relu())
+        list(start().prepare())
+        say_it_took(tmp_path / "state/profiles", 1)
+        host = start()
+        (good,) = host.prepare()
+        assert host.measure_again("relu", "1") is None
+        (stored,) = start().prepare()
+        assert stored == good
+
+    def test_what_is_not_served_or_fails_by_now_is_left(self, start, add, monkeypatch):
+        add("relu", onnx_models.relu())
+        host = start()
+        list(host.prepare())
+
+        def fail(*_):
+            raise RuntimeError
+
+        monkeypatch.setattr(ItemRunner, "run_batch", fail)
+        assert host.measure_again("relu", "2") is None
+        assert host.measure_again("relu", "1") is None
 
 
 def test_every_variant_is_offered_with_its_measured_latency(start, add):

@@ -1,0 +1,65 @@
+"""What was measured is measured again where a device idles and its requests are refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetState
+from scheduler.daemon.doubts import FIRST_NS, IDLE_NS, MOST_NS, Doubts
+from tests.core.world import offer, target
+
+S = 1_000_000_000
+KIND = RequestClass("m")
+LATER = IDLE_NS + 1
+
+
+def device(device_id: str, base_ms: float = 2, model: str = "m") -> TargetState:
+    one = offer(model, base_ms=base_ms)
+    state = TargetState(target(device_id, one))
+    state.add_offers((one,))
+    return state
+
+
+def asked(doubts: Doubts, devices: list[TargetState], now_ns: int) -> str | None:
+    found = doubts.refused(KIND, devices, now_ns)
+    return None if found is None else found[0]
+
+
+def test_the_quickest_idle_device_is_asked_and_the_next_a_second_later():
+    doubts, devices = Doubts(), [device("cpu:0", 9), device("gpu:0", 3)]
+    assert asked(doubts, devices, LATER) == "gpu:0"
+    assert asked(doubts, devices, LATER + IDLE_NS - 1) is None
+    assert asked(doubts, devices, LATER + IDLE_NS) == "cpu:0"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"last_done_ns": LATER - IDLE_NS + 1}, {"up": False}, {"runs": {1: None}}],
+    ids=["works now and then", "down", "busy"],
+)
+def test_only_what_idles_is_asked(change):
+    busy = device("cpu:0")
+    for name, value in change.items():
+        setattr(busy, name, value)
+    assert asked(Doubts(), [busy], LATER) is None
+
+
+def test_what_has_not_the_model_is_not_asked():
+    assert asked(Doubts(), [device("cpu:0", model="other")], LATER) is None
+
+
+def test_deadlines_that_nothing_could_meet_cost_ever_less():
+    doubts, devices = Doubts(), [device("cpu:0")]
+    moments_ns = [
+        now_ns for now_ns in range(LATER, 4000 * S, S) if asked(doubts, devices, now_ns) is not None
+    ]
+    waits_ns = [after - before for before, after in pairwise(moments_ns)]
+    assert waits_ns[0] == FIRST_NS
+    assert waits_ns[:7] == [min(MOST_NS, FIRST_NS << n) for n in range(7)]
+    assert max(waits_ns) == MOST_NS
+    long_after_ns = moments_ns[-1] + 2 * MOST_NS
+    assert asked(doubts, devices, long_after_ns) == "cpu:0"
+    assert asked(doubts, devices, long_after_ns + FIRST_NS) == "cpu:0"
