@@ -72,14 +72,21 @@ def test_processes_and_seeds_change_nothing():
 
 
 def test_policies_are_given_the_same_requests():
-    edf, fcfs = experiment().run([EDF, FCFS], 3)
+    made = experiment(requests=100, load=1.2)
+    edf, fcfs = made.run([EDF, FCFS], 3)
     assert sorted(r.intended_ns for r in edf.rows) == sorted(r.intended_ns for r in fcfs.rows)
     assert edf.bound == fcfs.bound
-    different = experiment().simulate(EDF, 4)
+    different = made.simulate(EDF, 4)
     assert [r.intended_ns for r in edf.rows] != [r.intended_ns for r in different.rows]
 
 
 # -- what is measured
+
+
+def test_no_bound_is_sought_above_all_of_it(monkeypatch):
+    monkeypatch.setattr(Experiment, "bound", lambda *_: pytest.fail("sought"))
+    edf, fcfs = experiment(load=0.1, deadline_scale=100).run([EDF, FCFS], 1)
+    assert edf.bound == fcfs.bound == 1.0
 
 
 def test_every_request_is_counted_once_and_the_bound_holds():
