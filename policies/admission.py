@@ -74,6 +74,7 @@ class Admission:
         self._outlook = outlook
         self._seen: tuple[View, int, int] | None = None
         self._paces: dict[RequestClass, Pace] = {}
+        self._queues: list[ClassQueue] = []
         self._lanes: list[tuple[ClassQueue, Pace]] = []
         self._least_ns = 0.0
         self._refused: dict[RequestClass, deque[int]] = {}
@@ -93,9 +94,14 @@ class Admission:
         elif seen[2] != view.curve_epoch:
             current = [(kind, pace) for kind, pace in self._paces.items() if pace.is_current()]
             self._paces = dict(current if len(current) < _KINDS else ())
+        queues = list(view.queues.values())
+        if seen == (view, view.fleet_epoch, view.curve_epoch) and queues == self._queues:
+            return
         self._seen = view, view.fleet_epoch, view.curve_epoch
+        self._queues = queues
         lanes = self._lanes = []
-        for kind, queue in view.queues.items():
+        for queue in queues:
+            kind = queue.kind
             pace = self._paces.get(kind)
             if pace is None:
                 pace = self._paces[kind] = Pace(self._outlook.bids(kind))

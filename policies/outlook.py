@@ -142,15 +142,20 @@ class Outlook:
             ones = self._ones[kind] = [(bid.target_id, bid.one_ns()) for bid in self.bids(kind)]
         return ones
 
-    def _is_lost(self, queue: ClassQueue) -> bool:
-        """Whether no target can finish the most urgent request of a queue in time."""
+    def _lost(self) -> list[ClassQueue]:
+        """The queues whose most urgent request no target can finish in time."""
         starts = self.starts_ns
-        soonest_ns = queue.soonest_ns()
-        ones = self._ones_ns(queue.kind)
-        for target_id, one_ns in ones:
-            if starts[target_id] + one_ns <= soonest_ns:
-                return False
-        return bool(ones)
+        lost = []
+        for kind, queue in self.view.queues.items():
+            soonest_ns = queue.soonest_ns()
+            ones = self._ones_ns(kind)
+            for target_id, one_ns in ones:
+                if starts[target_id] + one_ns <= soonest_ns:
+                    break
+            else:
+                if ones:
+                    lost.append(queue)
+        return lost
 
     def doomed(self) -> Iterator[Drop]:
         """Drops the queued requests that no target can finish in time any more.
@@ -158,7 +163,7 @@ class Outlook:
         A request whose caller accepts late results is never doomed: it may be served as long
         as its deadline has not passed.
         """
-        for queue in [queue for queue in self.view.queues.values() if self._is_lost(queue)]:
+        for queue in self._lost():
             kind, now_ns = queue.kind, self.view.now_ns
             earliest_ns = self.earliest_ns(kind)
             if earliest_ns is None:
