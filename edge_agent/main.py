@@ -87,7 +87,8 @@ def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
     except AgentError as error:
         console.print(f"[red]{error}[/red]")
         return 1
-    on_signals(stop, at_once)  # once more, because Ray has put its own in their place
+    except SystemExit:  # what SIGTERM is while Ray starts; nothing was accepted yet
+        return 0
     try:
         for address in agent.addresses:
             console.print(f"Listening on {address}")
