@@ -75,7 +75,11 @@ def serve(
 
 
 def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
-    set_ray_environment(config.state_dir)
+    try:
+        set_ray_environment(config.state_dir)
+    except AgentError as error:
+        console.print(f"[red]{error}[/red]")
+        return 1
     from edge_agent.agent import Agent  # imports Ray, which reads its environment then
 
     for line in describe(hardware):

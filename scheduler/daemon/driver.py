@@ -170,7 +170,7 @@ class Driver:
         """Learns the models."""
         self.catalog.learn(target_id, cards, problems, own)
         for model, reason in problems:
-            log.warning("model not served", target=target_id, model=model, reason=reason)
+            log.warning("problem with a model", target=target_id, model=model, reason=reason)
 
     def on_offer(self, target_id: str, offer: Offer) -> None:
         """The device can run one more variant."""
