@@ -80,11 +80,7 @@ class Exchange:
         """
         if self.closed:
             raise RuntimeError("the client is closed")
-        if self._process != os.getpid():
-            raise RuntimeError(
-                "this client was made before the process was forked, and its connection is the "
-                "parent's: make one in each process"
-            )
+        self.check_process()
         self._inbox.append(item)
         if self._woken:
             return
@@ -95,6 +91,18 @@ class Exchange:
         except RuntimeError:
             self._drain()  # Cancels what another thread has put there meanwhile.
             raise
+
+    def check_process(self) -> None:
+        """Nothing in the process that made the exchange; in a forked one nobody brings answers.
+
+        Raises:
+            RuntimeError: This is a forked one.
+        """
+        if self._process != os.getpid():
+            raise RuntimeError(
+                "this client was made before the process was forked, and its connection is the "
+                "parent's: make one in each process"
+            )
 
     def start(self, *calls: Call) -> None:
         """Sends calls, several of them in one write, now or when there is a connection."""

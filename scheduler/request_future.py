@@ -34,7 +34,8 @@ class RequestFuture(Future[Any]):
         """Waits for the result, in seconds; as `concurrent.futures.Future.result`.
 
         Raises:
-            RuntimeError: It has not ended, and this is a callback of a future of the same client.
+            RuntimeError: It has not ended, and this is a callback of a future of the same client,
+                or a process that was forked since.
         """
         self._check_waiting()
         return super().result(timeout)
@@ -43,13 +44,15 @@ class RequestFuture(Future[Any]):
         """Waits for the end, in seconds; as `concurrent.futures.Future.exception`.
 
         Raises:
-            RuntimeError: It has not ended, and this is a callback of a future of the same client.
+            RuntimeError: It has not ended, and this is a callback of a future of the same client,
+                or a process that was forked since.
         """
         self._check_waiting()
         return super().exception(timeout)
 
     def _check_waiting(self) -> None:
         if not self.done():
+            self._exchange.check_process()
             check_may_wait(self._thread)
 
 

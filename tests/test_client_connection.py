@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
@@ -200,11 +201,14 @@ def test_threads_share_a_client_that_loses_its_connection(box, client):
 
 
 def test_a_forked_process_is_told_to_make_a_client_of_its_own(box, client):
+    box.on_infer = ignore
+    pending = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+    ((peer, asked),) = box.wait("infer")
+    box.on_infer = Peer.answer
+
     def child(pipe: Pipe) -> None:
-        for ask in (
-            lambda: client.submit("digits", image(1), deadline_ms=MINUTE_MS),
-            client.status,
-        ):
+        submit = partial(client.submit, "digits", image(1), deadline_ms=MINUTE_MS)
+        for ask in (submit, client.status, pending.result):
             try:
                 ask()
             except RuntimeError as error:
@@ -217,9 +221,11 @@ def test_a_forked_process_is_told_to_make_a_client_of_its_own(box, client):
     process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,))
     process.start()
     theirs.close()
-    assert ["make one in each process" in ours.recv() for _ in range(2)] == [True, True]
+    assert ["make one in each process" in ours.recv() for _ in range(3)] == [True] * 3
     assert ours.recv() == 2
     process.join()
+    peer.answer(asked)
+    assert pending.result()["image"].item() == 1
     assert client.infer("digits", image(3), deadline_ms=MINUTE_MS)["image"].item() == 3
 
 
