@@ -200,6 +200,8 @@ def test_threads_share_a_client_that_loses_its_connection(box, client):
             assert results == [0.0] * 100
 
 
+# From Python 3.12 on: a fork beside other threads, which is what this is about.
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_forked_process_is_told_to_make_a_client_of_its_own(box, client):
     box.on_infer = ignore
     pending = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
