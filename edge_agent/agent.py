@@ -67,7 +67,11 @@ class Agent:
         self._doors: Doors | None = None
         mark_life()
         self._born_s = time.monotonic()
-        self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
+        try:
+            self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
+        except BaseException:
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+            raise
         self._cluster.watch(self._ray_died)
         try:
             self._start(config_file, scheduler_cores(hardware))

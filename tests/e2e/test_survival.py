@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -218,6 +219,7 @@ def test_a_signal_while_it_starts_ends_it_well(models: Path, tmp_path: Path, sta
     assert agent.wait(90) == 0
     _, alive = psutil.wait_procs(processes_of(run), timeout=15)
     assert alive == []
+    assert list(Path(tempfile.gettempdir()).glob(f"laxity-run-{agent.pid}-*")) == []
 
 
 def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> None:
