@@ -57,7 +57,6 @@ class Agent:
         self.config = config
         self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
         _check(config, self.devices, hardware)
-        config.state_dir.mkdir(parents=True, exist_ok=True)
         if any(device.memory_mb is not None for device in self.devices):
             # Before Ray, whose processes inherit the group. Workers say what they do without.
             with contextlib.suppress(ControlGroupError):
@@ -68,7 +67,11 @@ class Agent:
         self._doors: Doors | None = None
         mark_life()
         self._born_s = time.monotonic()
-        self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
+        try:
+            self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
+        except BaseException:
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+            raise
         self._cluster.watch(self._ray_died)
         try:
             self._start(config_file, scheduler_cores(hardware))

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import select
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -34,17 +35,29 @@ class Cluster:
     def __init__(
         self, folder: Path, cores: int, object_store_bytes: int = _OBJECT_STORE_BYTES
     ) -> None:
-        """Starts Ray; takes some seconds."""
-        ray.init(
-            address="local",
-            num_cpus=max(1, cores),
-            include_dashboard=False,
-            object_store_memory=object_store_bytes,
-            namespace="laxity",
-            logging_level=logging.WARNING,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(folder),
-        )
+        """Starts Ray; takes some seconds.
+
+        Raises:
+            SystemExit: SIGTERM came meanwhile. Ray has a handler of its own then; the caller's is
+                in its place again afterwards.
+        """
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(1, cores),
+                include_dashboard=False,
+                object_store_memory=object_store_bytes,
+                namespace="laxity",
+                logging_level=logging.WARNING,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(folder),
+            )
+        except BaseException:
+            _kill(psutil.Process().children(recursive=True))
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, handler)
 
     def watch(self, on_death: Callable[[str], None]) -> None:
         """Tells, from a thread of its own and once, which part of Ray has died.
@@ -74,6 +87,10 @@ class Cluster:
         shutdown = threading.Thread(target=ray.shutdown, daemon=True)
         shutdown.start()
         shutdown.join(_SHUTDOWN_S)
-        for process in started:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        _kill(started)
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()

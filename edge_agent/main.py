@@ -75,7 +75,11 @@ def serve(
 
 
 def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
-    set_ray_environment(config.state_dir)
+    try:
+        set_ray_environment(config.state_dir)
+    except AgentError as error:
+        console.print(f"[red]{error}[/red]")
+        return 1
     from edge_agent.agent import Agent  # imports Ray, which reads its environment then
 
     for line in describe(hardware):
@@ -87,7 +91,8 @@ def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
     except AgentError as error:
         console.print(f"[red]{error}[/red]")
         return 1
-    on_signals(stop, at_once)  # once more, because Ray has put its own in their place
+    except SystemExit:  # what SIGTERM is while Ray starts; nothing was accepted yet
+        return 0
     try:
         for address in agent.addresses:
             console.print(f"Listening on {address}")

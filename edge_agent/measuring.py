@@ -68,7 +68,6 @@ def _state_dir(config: Config, keep: bool) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="laxity-profile-") as folder:
             yield Path(folder)
         return
-    config.state_dir.mkdir(parents=True, exist_ok=True)
     lock = locked(config.state_dir, "agent")
     try:
         yield config.state_dir

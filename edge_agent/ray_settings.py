@@ -6,6 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
+from edge_agent.state_lock import made
+
 
 def set_ray_environment(state_dir: Path) -> None:
     """Turns Ray's token authentication on, with a token of the box's own, and its telemetry off.
@@ -18,6 +20,9 @@ def set_ray_environment(state_dir: Path) -> None:
 
     Args:
         state_dir: Where the token is kept; made if need be.
+
+    Raises:
+        AgentError: It can't be written there.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (that is its name)
@@ -28,11 +33,11 @@ def set_ray_environment(state_dir: Path) -> None:
 
 
 def _token_file(state_dir: Path) -> Path:
-    state_dir.mkdir(parents=True, exist_ok=True)
     path = state_dir / "ray_token"
-    if not path.exists():
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.touch(0o600)
-        fresh.write_text(secrets.token_hex(32))
-        fresh.replace(path)
+    with made(state_dir):
+        if not path.exists():
+            fresh = path.with_suffix(f".{os.getpid()}")
+            fresh.touch(0o600)
+            fresh.write_text(secrets.token_hex(32))
+            fresh.replace(path)
     return path

@@ -68,6 +68,8 @@ def parse_address(url: str) -> Address:
     Raises:
         AddressError: The URL is none of these; the message says what would be one.
     """
+    if not isinstance(url, str):
+        raise AddressError(f"an address is text ({ACCEPTED}), not {url!r}")
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise AddressError(f"{url!r} is not an address; {_guess(url)}")

@@ -10,15 +10,16 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from scheduler.address import default_url
+from scheduler.address import default_url, parse_address
 from scheduler.call import (
     DEFAULT_PRIORITY,
     checked_concurrency,
     infer_call,
     milliseconds,
+    no_task_id,
     only_input,
 )
-from scheduler.errors import LaxityError
+from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange import Exchange
 from scheduler.result import Result
 from scheduler.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
@@ -68,6 +69,7 @@ class AsyncClient:
             AddressError: The URL is none of these.
         """
         self.url = url or default_url()
+        parse_address(self.url)
         self._token = token or os.environ.get("LAXITY_TOKEN")
         self._ids = count(1)
         self._exchange: Exchange | None = None
@@ -91,12 +93,18 @@ class AsyncClient:
         """What carries the calls; bound to the running loop by the first use.
 
         Raises:
-            RuntimeError: The client is closed.
+            RuntimeError: The client is closed, or was first used in another event loop.
         """
+        loop = asyncio.get_running_loop()
         if self._exchange is None:
-            self._exchange = Exchange(asyncio.get_running_loop(), self.url, self._token)
+            self._exchange = Exchange(loop, self.url, self._token)
         if self._exchange.closed:
             raise RuntimeError("the client is closed")
+        if self._exchange.loop is not loop:
+            raise RuntimeError(
+                "this client was first used in another event loop, and belongs to it: make one in "
+                "each, such as with `async with AsyncClient() as client` inside of asyncio.run"
+            )
         return self._exchange
 
     async def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
@@ -165,6 +173,7 @@ class AsyncClient:
         if durable:
             options = (deadline_ms, variant, priority, weight, accept_late)
             return self._submit_task(accept_plan(id, model, inputs, *options))
+        no_task_id(id)
         call_id = next(self._ids)
         future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
         exchange.start(
@@ -217,7 +226,12 @@ class AsyncClient:
                     inputs = frame
                     if not isinstance(frame, Mapping):
                         inputs = {await self._input_name(model): frame}
-                    window.append(self.submit(model, inputs, deadline_ms=deadline_ms, **options))
+                    try:
+                        future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+                    except InvalidInput as error:  # In its turn, after the frames before it.
+                        future = asyncio.get_running_loop().create_future()
+                        future.set_exception(error)
+                    window.append(future)
                 if not window:
                     return
                 try:
@@ -278,10 +292,16 @@ class AsyncClient:
         return await future
 
     async def close(self) -> None:
-        """Cancels what is in flight and closes the connection."""
-        if self._exchange is not None:
-            self._exchange.close()
-            await self._exchange.wait_closed()
+        """Cancels what is in flight and closes the connection.
+
+        Raises:
+            RuntimeError: The client was first used in another event loop.
+        """
+        if self._exchange is None:
+            return
+        if not self._exchange.closed:
+            self.exchange().close()
+        await self._exchange.wait_closed()
 
     async def _ask(self, kind: str, timeout_s: float) -> Any:
         return await self._take(Question(kind, timeout_s=timeout_s))

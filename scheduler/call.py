@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import math
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -111,9 +111,9 @@ def question_call(
     """A message that is answered by a reply, with its fields.
 
     Raises:
-        InvalidInput: The timeout is not a number of seconds.
+        InvalidInput: The timeout is not a number of seconds, above 0 and at most a day.
     """
-    budget_ns = int(checked_deadline_ms(timeout_s * 1000, "timeout_s in milliseconds") * 1e6)
+    budget_ns = int(_checked_timeout_s(timeout_s) * 1e9)
     now_ns = time.monotonic_ns()
     header = {"t": kind, "id": call_id, **(fields or {})}
     return Call(call_id, future, header, [], now_ns, now_ns + budget_ns, False)
@@ -203,12 +203,27 @@ def checked_deadline_ms(
             f"{name} is required: every request has a deadline, because without one the "
             "scheduler can neither order it nor say in time that it can't be met"
         )
-    if not isinstance(value, _NUMBER) or isinstance(value, bool):
+    if not is_number(value):
         raise InvalidInput(f"{name} is a number of milliseconds, not {value!r}")
     if not 1e-6 <= value <= most_ms:
         days = most_ms / MAX_DEADLINE_MS
         raise InvalidInput(
             f"{name} is more than 0 and at most {most_ms} ms ({24 * days:g} hours), not {value!r}"
+        )
+    return float(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, Python's or NumPy's."""
+    return isinstance(value, _NUMBER) and not isinstance(value, bool)
+
+
+def _checked_timeout_s(value: Any) -> float:
+    if not is_number(value):
+        raise InvalidInput(f"timeout_s is a number of seconds, not {value!r}")
+    if not 1e-9 <= value <= MAX_DEADLINE_MS / 1e3:
+        raise InvalidInput(
+            f"timeout_s is more than 0 and at most {MAX_DEADLINE_MS / 1e3:g} s, not {value!r}"
         )
     return float(value)
 
@@ -243,11 +258,7 @@ def _checked_priority(value: Any) -> int:
 
 
 def _checked_weight(value: Any) -> float:
-    if (
-        not isinstance(value, _NUMBER)
-        or isinstance(value, bool)
-        or not (value > 0 and math.isfinite(value))
-    ):
+    if not is_number(value) or not 0 < value <= sys.float_info.max:
         raise InvalidInput(f"weight is a finite number above 0, not {value!r}")
     return float(value)
 
@@ -260,9 +271,22 @@ def milliseconds(deadline_s: Any, deadline_ms: Any) -> float:
     """
     if deadline_ms is not None:
         raise InvalidInput("a deadline is given as deadline_s or as deadline_ms, not as both")
-    if not isinstance(deadline_s, _NUMBER) or isinstance(deadline_s, bool):
+    if not is_number(deadline_s):
         raise InvalidInput(f"deadline_s is a number of seconds, not {deadline_s!r}")
-    return float(deadline_s) * 1e3
+    # A whole number may be too large for a float; whether it is too large is said with the limit.
+    return (deadline_s if isinstance(deadline_s, int) else float(deadline_s)) * 1000
+
+
+def no_task_id(value: Any) -> None:
+    """Checks that a request, which is not durable, was given no id.
+
+    Raises:
+        InvalidInput: It was.
+    """
+    if value is not None:
+        raise InvalidInput(
+            f"only a durable task has an id: give durable=True with id={value!r}, or leave it out"
+        )
 
 
 def checked_concurrency(value: Any) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 import time
@@ -17,44 +16,28 @@ from typing import Any, Literal, overload
 
 import uvloop
 
-from scheduler.address import default_url
+from scheduler.address import default_url, parse_address
 from scheduler.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
 from scheduler.call import (
     DEFAULT_PRIORITY,
     checked_concurrency,
     infer_call,
     milliseconds,
+    no_task_id,
     only_input,
 )
-from scheduler.errors import LaxityError
+from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange import Exchange
+from scheduler.request_future import RequestFuture, check_may_wait
 from scheduler.result import Result
 from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
 
 
-class RequestFuture(Future[Any]):
-    """What `Client.submit` returns; cancelling it cancels the request on the box."""
-
-    def __init__(self, exchange: Exchange, call_id: int) -> None:
-        """Belongs to one call of one exchange."""
-        super().__init__()
-        self._exchange = exchange
-        self._call_id = call_id
-
-    def cancel(self) -> bool:
-        """Cancels the request; False when it has already ended."""
-        if not super().cancel():
-            return False
-        # After `close` there is nobody to tell: the box has seen the connection go.
-        with contextlib.suppress(RuntimeError):
-            self._exchange.post(self._call_id)
-        return True
-
-
 class Client:
-    """A connection to a laxity daemon, for any number of threads.
+    """A connection to a laxity daemon, for any number of threads of one process.
 
-    A lost connection is opened again, and what was in flight is sent again while its budget
+    Callbacks of its futures run on the thread on which its answers come, so they may submit but not
+    wait. A lost connection is opened again, and what was in flight is sent again while its budget
     remains. Input arrays are not copied: do not change one before its result is there.
     """
 
@@ -82,12 +65,13 @@ class Client:
             ProtocolError: It speaks another version, or it is no laxity daemon.
         """
         self.url = url or default_url()
+        parse_address(self.url)  # Before there is an event loop to be closed again.
         token = token or os.environ.get("LAXITY_TOKEN")
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._exchange = Exchange(self._loop, self.url, token)
         self._ids = count(1)
         self._input_names: dict[str, str] = {}
-        thread = threading.Thread(
+        self._thread = thread = threading.Thread(
             target=_run, args=(self._loop, self._exchange), name="laxity-client", daemon=True
         )
         # Also at interpreter exit, and when the client is dropped without being closed.
@@ -191,15 +175,16 @@ class Client:
             Overloaded: The box keeps as many durable tasks as it may.
             Unavailable: No answer came whether the durable task is kept: submit it again with the
                 same id.
-            RuntimeError: The client is closed.
+            RuntimeError: The client is closed, or was made before this process was forked.
         """
         if deadline_s is not None:
             deadline_ms = milliseconds(deadline_s, deadline_ms)
         if durable:
             options = (deadline_ms, variant, priority, weight, accept_late)
             return Task(self, self.carry_out(accept_plan(id, model, inputs, *options)))
+        no_task_id(id)
         call_id = next(self._ids)
-        future = RequestFuture(self._exchange, call_id)
+        future = RequestFuture(self._exchange, call_id, self._thread)
         self._exchange.post(
             infer_call(
                 call_id,
@@ -219,7 +204,12 @@ class Client:
     def infer(
         self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
     ) -> Result:
-        """Sends a request and waits for its result; options and errors are those of `submit`."""
+        """Sends a request and waits for its result; options and errors are those of `submit`.
+
+        Raises:
+            RuntimeError: Besides, in a callback of a future of this client, which can't wait.
+        """
+        check_may_wait(self._thread)
         result: Result = self.submit(model, inputs, deadline_ms=deadline_ms, **options).result()
         return result
 
@@ -244,8 +234,9 @@ class Client:
             **options: Those of `submit`.
 
         Raises:
-            InvalidInput: An argument or a frame is not what it should be.
-            LaxityError: The first frame that failed; what is in flight is cancelled.
+            InvalidInput: An argument is not what it should be.
+            LaxityError: The first frame that failed, `InvalidInput` where it is none that can be
+                sent; what is in flight is cancelled.
         """
         checked_concurrency(concurrency)
         return self._map(model, frames, deadline_ms, concurrency, return_exceptions, options)
@@ -271,7 +262,12 @@ class Client:
                         more = False
                         break
                     inputs = self._named(model, frame)
-                    window.append(self.submit(model, inputs, deadline_ms=deadline_ms, **options))
+                    try:
+                        future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+                    except InvalidInput as error:  # In its turn, after the frames before it.
+                        future = Future()
+                        future.set_exception(error)
+                    window.append(future)
                 if window:
                     yield _outcome_of(window.popleft(), return_exceptions)
         finally:
@@ -344,8 +340,9 @@ class Client:
     def _take(self, step: Question | TaskRequest | float) -> Any:
         if isinstance(step, float):
             return time.sleep(step)
+        check_may_wait(self._thread)
         call_id = next(self._ids)
-        future = RequestFuture(self._exchange, call_id)
+        future = RequestFuture(self._exchange, call_id, self._thread)
         self._exchange.post(step.call(call_id, future))
         return future.result()
 

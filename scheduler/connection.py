@@ -119,6 +119,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def abandon(self) -> None:
+        """Gives it up before its welcome, for which nobody waits any more."""
+        self._welcome.cancel()
+        self.fail(ConnectionAbortedError())
+
     def check(self) -> None:
         """Nothing while the connection is there.
 
@@ -218,10 +223,10 @@ async def connect(
         await asyncio.wait_for(_open(loop, connection, address), _HANDSHAKE_S)
         await asyncio.wait_for(connection.greet(token), _HANDSHAKE_S)
     except asyncio.TimeoutError:
-        connection.fail(TimeoutError())
+        connection.abandon()
         raise TimeoutError(f"no answer within {_HANDSHAKE_S:g} s") from None
-    except asyncio.CancelledError:
-        connection.fail(ConnectionAbortedError())
+    except BaseException:
+        connection.abandon()
         raise
     # The welcome and the loss may both have come before this ran again.
     connection.check()

@@ -7,10 +7,12 @@ event loop; `post` is the one way in from other threads.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
+from copy import copy
 from typing import Any
 
 from scheduler import wire
@@ -48,7 +50,8 @@ class Exchange:
             AddressError: The URL is not one of a daemon.
         """
         self.url = url
-        self._loop = loop
+        self.loop = loop
+        self._process = os.getpid()
         self._dialer = Dialer(url, token, self)
         self._calls: dict[int, Call] = {}
         self._deadlines = Deadlines(loop, self._calls, self._on_due)
@@ -72,20 +75,34 @@ class Exchange:
         """Starts a call, or cancels the one with that id, from any thread.
 
         Raises:
-            RuntimeError: The exchange or its event loop is closed.
+            RuntimeError: The exchange or its event loop is closed, or belongs to the process that
+                this one was forked from.
         """
         if self.closed:
             raise RuntimeError("the client is closed")
+        self.check_process()
         self._inbox.append(item)
         if self._woken:
             return
         # Two threads may both see False: a wake-up too many, never one too few.
         self._woken = True
         try:
-            self._loop.call_soon_threadsafe(self._drain)
+            self.loop.call_soon_threadsafe(self._drain)
         except RuntimeError:
             self._drain()  # Cancels what another thread has put there meanwhile.
             raise
+
+    def check_process(self) -> None:
+        """Nothing in the process that made the exchange; in a forked one nobody brings answers.
+
+        Raises:
+            RuntimeError: This is a forked one.
+        """
+        if self._process != os.getpid():
+            raise RuntimeError(
+                "this client was made before the process was forked, and its connection is the "
+                "parent's: make one in each process"
+            )
 
     def start(self, *calls: Call) -> None:
         """Sends calls, several of them in one write, now or when there is a connection."""
@@ -120,8 +137,8 @@ class Exchange:
         if self._connection is not None:
             return
         if self._refused is not None:
-            raise self._refused
-        waiter: asyncio.Future[None] = self._loop.create_future()
+            raise copy(self._refused)
+        waiter: asyncio.Future[None] = self.loop.create_future()
         self._waiters.add(waiter)
         self._dialer.dial()
         try:
@@ -182,7 +199,11 @@ class Exchange:
         if call.body_bytes > connection.limits.body_bytes:
             self._end(call, self._too_large("body", call.body_bytes, connection.limits.body_bytes))
             return
-        frame = wire.encode(call.header, call.buffers)
+        try:
+            frame = wire.encode(call.header, call.buffers)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._end(call, InvalidInput(f"an argument can't be written in a message: {error}"))
+            return
         # The box would end the whole connection over a header that is too long.
         header_bytes = sum(map(len, frame)) - call.body_bytes - wire.PREFIX.size
         if header_bytes > connection.limits.header_bytes:
@@ -217,7 +238,7 @@ class Exchange:
 
     def _refuse(self, call: Call) -> None:
         if self._refused is not None and not self.closed:
-            self._end(call, self._refused)
+            self._end(call, copy(self._refused))
         else:
             self._calls.pop(call.id, None)
             call.future.cancel()
@@ -258,6 +279,9 @@ class Exchange:
     def on_open(self, connection: Connection) -> None:
         """Sends what waited for it."""
         self._connections.add(connection)
+        if self.closed:
+            connection.close()
+            return
         if connection.draining:
             self._close_if_done(connection)
             return
@@ -269,14 +293,18 @@ class Exchange:
         self._send_waiting()
 
     def on_refused(self, error: LaxityError) -> None:
-        """Ends everything that waited; asking again would give the same answer."""
+        """Ends everything that waited; asking again would give the same answer.
+
+        Each gets an error of its own: one that is raised again and again would gather tracebacks,
+        and with them the tensors of all callers.
+        """
         self._refused = error
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_exception(error)
+                waiter.set_exception(copy(error))
         for call in list(self._calls.values()):
             if call.connection is None:
-                self._end(call, error)
+                self._end(call, copy(error))
 
     def on_lost(self, connection: Connection, error: Exception) -> None:
         """Looks for another connection for what was in flight on this one."""
@@ -291,7 +319,7 @@ class Exchange:
             if call.connection is connection:
                 call.connection = None
                 if isinstance(error, (Unauthorized, ProtocolError)):
-                    self._end(call, error)
+                    self._end(call, copy(error))
                 elif call.deadline_ns <= now_ns:
                     self._end(call, self._expired(call))
         if self.wants_connection():

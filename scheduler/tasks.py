@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from scheduler.call import Call, Future, question_call, task_call
-from scheduler.errors import ProtocolError, Unavailable
+from scheduler.call import Call, Future, is_number, question_call, task_call
+from scheduler.errors import InvalidInput, ProtocolError, Unavailable
 from scheduler.result import Result
 
 if TYPE_CHECKING:
@@ -139,9 +139,12 @@ def result_plan(task_id: str, timeout_s: float | None) -> Plan:
     """Waits for the result of a task, through losses of the connection and restarts of the box.
 
     Raises:
+        InvalidInput: `timeout_s` is not a number of seconds.
         TimeoutError: The task has not ended within `timeout_s`.
         Unavailable: The box could not be reached within `timeout_s`, or keeps no tasks.
     """
+    if timeout_s is not None and not (is_number(timeout_s) and timeout_s == timeout_s):
+        raise InvalidInput(f"timeout is a number of seconds, or None, not {timeout_s!r}")
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left_s = _WAIT_S if end_s is None else min(_WAIT_S, max(0.0, end_s - time.monotonic()))
@@ -226,6 +229,7 @@ class Task:
             timeout: In seconds; None waits as long as it takes, through restarts of the box.
 
         Raises:
+            InvalidInput: `timeout` is not a number of seconds.
             TimeoutError: It has not ended within `timeout`.
             TaskNotFound: The box has no such task of this tenant.
             ExecutionFailed: It failed after the allowed attempts.

@@ -320,6 +320,7 @@ def checked_budget_ns(value: Any, max_ns: int = _MAX_BUDGET_NS) -> int:
     """
     if type(value) is not int or not 0 < value <= max_ns:
         raise InvalidInput(
-            f"budget_ns is an integer from 1 to {max_ns} (nanoseconds left), not {value!r}"
+            f"budget_ns is an integer from 1 to {max_ns} (nanoseconds left; the most is "
+            f"{max_ns / 1e9:.12g} s), not {value!r}"
         )
     return value

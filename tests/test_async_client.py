@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler import AsyncClient, DeadlineExpired, InvalidInput, Unauthorized, Unavailable
+from scheduler import (
+    AsyncClient,
+    DeadlineExpired,
+    InvalidInput,
+    Overloaded,
+    Unauthorized,
+    Unavailable,
+)
+from scheduler.address import AddressError
 from tests.fake_box import FakeBox, ignore, image
 
 MINUTE_MS = 60_000
@@ -150,8 +158,34 @@ def test_errors_of_a_map_are_raised_or_yielded(box):
             frames = [image(n) for n in range(3)]
             results = client.map("digits", frames, deadline_ms=MINUTE_MS, return_exceptions=True)
             assert [str(error) async for error in results] == ["full"] * 3
+            bad = [{"image": None}, image(1)]
+            results = client.map("digits", bad, deadline_ms=MINUTE_MS, return_exceptions=True)
+            assert [type(error) async for error in results] == [InvalidInput, Overloaded]
             with pytest.raises(Exception, match="full"):
                 async for _ in client.map("digits", frames, deadline_ms=MINUTE_MS):
                     pass
 
     asyncio.run(main())
+
+
+def test_it_belongs_to_one_event_loop(box):
+    client = AsyncClient(box.url)
+
+    async def ask() -> float:
+        result = await client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+        return float(result["image"].item())
+
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(ask()) == 1
+    for refused in (ask, client.status, client.connect, client.close):
+        with pytest.raises(RuntimeError, match="first used in another event loop"):
+            asyncio.run(refused())
+    assert loop.run_until_complete(ask()) == 1
+    loop.run_until_complete(client.close())
+    loop.close()
+    asyncio.run(client.close())
+
+
+def test_an_address_is_checked_at_once():
+    with pytest.raises(AddressError, match="did you mean 'tcp://box:8702'"):
+        AsyncClient("box:8702")

@@ -76,6 +76,13 @@ def test_a_box_that_runs_is_left_alone(profile, tmp_path):
     assert "another agent uses" in err
 
 
+def test_a_state_folder_that_can_not_be_written_is_named(profile, tmp_path):
+    (tmp_path / "state").write_text("")
+    status, out, err = profile()
+    assert (status, out) == (1, "")
+    assert f"the state folder {tmp_path}/state can't be written" in err.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("devices", "args", "status", "said"),
     [

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ from scheduler import (
 from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
+HUGE = 10**400
+
+
+def short(value: Any) -> str:
+    return repr(value)[:8]
 
 
 @pytest.fixture
@@ -152,6 +158,8 @@ class TestArguments:
             ({"priority": 1.5}, "priority is an integer from 0"),
             ({"weight": 0}, "weight is a finite number above 0"),
             ({"weight": math.nan}, "weight is a finite number above 0"),
+            ({"weight": HUGE}, "weight is a finite number above 0"),
+            ({"id": "a"}, "only a durable task has an id: give durable=True"),
             ({"variant": 3}, "variant is the name"),
             ({"model": ""}, "model is the name"),
             ({"model": 7}, "model is the name"),
@@ -167,6 +175,37 @@ class TestArguments:
         arguments: dict[str, Any] = {"model": "digits", "inputs": image(1), **options}
         with pytest.raises(InvalidInput, match=message):
             client.submit(deadline_ms=MINUTE_MS, **arguments)
+
+    @pytest.mark.parametrize("deadline_s", ["1", HUGE, -HUGE, math.nan, True], ids=short)
+    def test_a_deadline_may_be_in_seconds(self, client, deadline_s):
+        client.submit("digits", image(1), deadline_s=60).result()
+        with pytest.raises(InvalidInput, match=r"deadline_m?s is"):
+            client.submit("digits", image(1), deadline_s=deadline_s)
+
+    @pytest.mark.parametrize("timeout_s", [0, -1, None, "1", [1], math.nan, 1e9, HUGE], ids=short)
+    def test_a_timeout_is_a_number_of_seconds(self, client, timeout_s):
+        with pytest.raises(InvalidInput, match="timeout_s is"):
+            client.status(timeout_s)
+
+    def test_what_no_message_can_hold_fails_alone(self, box, client):
+        # What a file's name or an argument of a shell that is not UTF-8 is in Python.
+        name = os.fsdecode(b"\xff")
+        with ThreadPoolExecutor(8) as pool:
+            ends = [
+                pool.submit(client.submit, model, image(1), deadline_ms=MINUTE_MS)
+                for _ in range(20)
+                for model in (name, "digits")
+            ]
+            futures = [end.result() for end in ends]
+        for bad, good in zip(futures[::2], futures[1::2], strict=True):
+            with pytest.raises(InvalidInput, match="surrogates not allowed"):
+                bad.result(30)
+            assert good.result(30)["image"].item() == 1
+        with pytest.raises(InvalidInput, match="surrogates not allowed"):
+            client.infer("digits", {name: [1]}, deadline_ms=MINUTE_MS)
+        for count in (np.int64(5), 2**70):
+            with pytest.raises(InvalidInput, match="can't be written in a message"):
+                client.tasks(count)
 
 
 class TestDeadline:
@@ -332,9 +371,60 @@ class TestMap:
         results = client.map("digits", frames, deadline_ms=MINUTE_MS, return_exceptions=True)
         assert [isinstance(result, Exception) for result in results] == [False, True] * 5
 
+    def test_a_frame_that_is_none_has_its_turn(self, client):
+        frames = [image(0), {"image": None}, image(2)]
+        first, bad, last = client.map(
+            "digits", frames, deadline_ms=MINUTE_MS, return_exceptions=True
+        )
+        assert (first["image"].item(), type(bad), last["image"].item()) == (0, InvalidInput, 2)
+        results = client.map("digits", frames, deadline_ms=MINUTE_MS)
+        assert next(results)["image"].item() == 0
+        with pytest.raises(InvalidInput, match="holds None"):
+            next(results)
+
     def test_concurrency_is_checked_at_once(self, client):
         with pytest.raises(InvalidInput, match="concurrency is an integer from 1"):
             client.map("digits", [], deadline_ms=1, concurrency=0)
+
+
+class TestCallbacks:
+    """They run on the thread on which a client's answers come."""
+
+    @pytest.mark.parametrize(
+        "wait",
+        [
+            lambda client: client.infer("digits", image(2), deadline_ms=MINUTE_MS),
+            lambda client: client.status(),
+            lambda client: client.submit("digits", image(2), deadline_ms=MINUTE_MS).result(1),
+            lambda client: client.submit("digits", image(2), deadline_ms=MINUTE_MS).exception(),
+            lambda client: client.submit("digits", image(2), deadline_s=60, durable=True),
+        ],
+    )
+    def test_one_that_would_wait_for_itself_is_told(self, client, wait):
+        told: Future[str] = Future()
+
+        def callback(_: Any) -> None:
+            with pytest.raises(RuntimeError) as error:
+                wait(client)
+            told.set_result(str(error.value))
+
+        client.submit("digits", image(1), deadline_ms=MINUTE_MS).add_done_callback(callback)
+        assert "a callback can't wait for another answer of its client" in told.result(30)
+        assert client.infer("digits", image(3), deadline_ms=MINUTE_MS)["image"].item() == 3
+
+    def test_one_may_submit_and_read_what_is_there(self, client):
+        last: Future[float] = Future()
+
+        def second(future: Any) -> None:
+            last.set_result(future.result()["image"].item())
+
+        def first(future: Any) -> None:
+            more = future.result()["image"] + 1
+            again = client.submit("digits", {"image": more}, deadline_ms=MINUTE_MS)
+            again.add_done_callback(second)
+
+        client.submit("digits", image(1), deadline_ms=MINUTE_MS).add_done_callback(first)
+        assert last.result(30) == 2
 
 
 def test_threads_share_a_client(box, client):

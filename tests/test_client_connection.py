@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
+import os
+import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
 
 import pytest
 
 from scheduler import Client, DeadlineExpired, ProtocolError, Unauthorized, Unavailable
+from scheduler.address import AddressError, parse_address
+from scheduler.connection import connect
+from scheduler.exchange import Exchange
 from tests.fake_box import FakeBox, Peer, ignore, image, welcome
 
 MINUTE_MS = 60_000
@@ -188,3 +198,83 @@ def test_threads_share_a_client_that_loses_its_connection(box, client):
     with ThreadPoolExecutor(4) as pool:
         for results in pool.map(work, range(4)):
             assert results == [0.0] * 100
+
+
+# From Python 3.12 on: a fork beside other threads, which is what this is about.
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_is_told_to_make_a_client_of_its_own(box, client):
+    box.on_infer = ignore
+    pending = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+    ((peer, asked),) = box.wait("infer")
+    box.on_infer = Peer.answer
+
+    def child(pipe: Pipe) -> None:
+        submit = partial(client.submit, "digits", image(1), deadline_ms=MINUTE_MS)
+        for ask in (submit, client.status, pending.result):
+            try:
+                ask()
+            except RuntimeError as error:
+                pipe.send(str(error))
+        client.close()
+        with Client(box.url) as own:
+            pipe.send(own.infer("digits", image(2), deadline_ms=MINUTE_MS)["image"].item())
+
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,))
+    process.start()
+    theirs.close()
+    assert ["make one in each process" in ours.recv() for _ in range(3)] == [True] * 3
+    assert ours.recv() == 2
+    process.join()
+    peer.answer(asked)
+    assert pending.result()["image"].item() == 1
+    assert client.infer("digits", image(3), deadline_ms=MINUTE_MS)["image"].item() == 3
+
+
+def test_an_error_that_is_raised_for_all_gathers_nothing(box):
+    box.on_hello = lambda peer, header: (
+        welcome(peer, header)
+        if not box.messages("infer")
+        else peer.refuse({"id": None}, "unauthorized", "the token was changed")
+    )
+    box.on_infer = lambda peer, header: peer.drop()
+    depths, errors = set(), []
+    with Client(box.url) as client:
+        for _ in range(5):
+            with pytest.raises(Unauthorized, match="was changed") as raised:
+                client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+            errors.append(raised.value)
+            depths.add(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert len(set(map(id, errors))) == 5
+    assert len(depths) == 1
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_what_can_not_connect_leaves_nothing_open(box):
+    before = open_files()
+    urls: list[Any] = ["here", "tcp://host", 5]
+    for url in urls:
+        with pytest.raises(AddressError):
+            Client(url)
+    # A token that is no text fails each greeting.
+    with pytest.raises(Unavailable, match="surrogates not allowed"):
+        Client(box.url, token="\udcff", connect_timeout_s=0.05)
+    box.wait("lost")
+    assert open_files() == before
+
+
+def test_a_connection_that_opens_after_the_end_is_closed(box):
+    async def main() -> None:
+        exchange = Exchange(asyncio.get_running_loop(), box.url, None)
+        exchange.close()
+        address = parse_address(box.url)
+        connection = await connect(address, None, exchange.on_frame, exchange.on_lost)
+        exchange.on_open(connection)
+        await exchange.wait_closed()
+        with pytest.raises(ConnectionResetError):  # And not that it did not close in time.
+            connection.check()
+
+    asyncio.run(main())

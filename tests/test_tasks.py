@@ -171,6 +171,12 @@ def test_a_box_that_is_away_is_waited_for_until_the_time_is_over(box: FakeBox) -
             client.task("t").result(timeout=0)
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), "5", True])
+def test_a_wait_is_a_number_of_seconds(box: FakeBox, timeout: Any) -> None:
+    with Client(box.url) as client, pytest.raises(InvalidInput, match="timeout is a number of"):
+        client.task("t").result(timeout)
+
+
 def test_asyncio_has_the_same(box: FakeBox) -> None:
     async def scene() -> None:
         async with AsyncClient(box.url) as client:

@@ -134,7 +134,9 @@ class Replica:
         service = Service(
             self._box,
             SharedMemory(None),
-            Defaults(doors.default_deadline_ms, doors.model_deadline_ms),
+            Defaults(
+                doors.default_deadline_ms, doors.model_deadline_ms, config.limits.max_budget_s * 1e3
+            ),
             doors.compat,
             doors.items,
             config.log.level,

@@ -188,7 +188,8 @@ class SchedulerProcess:
 
     async def _reload(self) -> None:
         new = _reloaded(self._config, self._config_file)
-        if new.policy != self._config.policy:
+        # One that failed is tried again: its file may have been mended.
+        if new.policy != self._config.policy or self._driver.fell_back:
             self._driver.swap_policy(new.policy.name, new.policy.options)
         self._config = new
         if self._tls is not None and new.tls is not None:

@@ -100,6 +100,7 @@ class Driver:
 
     Attributes:
         policy: Name and options of the policy that decides now.
+        fell_back: True where that is the default because another one has failed.
         catalog: The models of the box.
         core: The state machine.
         clock_ns: The monotonic clock.
@@ -117,6 +118,7 @@ class Driver:
     ) -> None:
         """Holds nothing and has no devices."""
         self.policy = policy
+        self.fell_back = False
         self.catalog = Catalog()
         self.core = Scheduler(load_policy(policy[0], **policy[1]), limits)
         self.clock_ns = clock_ns
@@ -168,7 +170,7 @@ class Driver:
         """Learns the models."""
         self.catalog.learn(target_id, cards, problems, own)
         for model, reason in problems:
-            log.warning("model not served", target=target_id, model=model, reason=reason)
+            log.warning("problem with a model", target=target_id, model=model, reason=reason)
 
     def on_offer(self, target_id: str, offer: Offer) -> None:
         """The device can run one more variant."""
@@ -303,8 +305,13 @@ class Driver:
         """
         policy = load_policy(name, **options)
         self.policy = name, options
+        self.fell_back = False
         self._handle(PolicySwapped(name, policy))
         log.info("policy swapped", policy=name, **options)
+
+    def _fall_back(self) -> None:
+        self.swap_policy(DEFAULT, {})
+        self.fell_back = True
 
     async def drain(self, seconds: float) -> int:
         """Waits until nothing is held, then cancels what still is; how many those were."""
@@ -333,7 +340,7 @@ class Driver:
             log.error("policy failed", policy=self.policy[0], error=failure)
             commands = failed.commands
             if self.policy != (DEFAULT, {}):
-                self._loop.call_soon(self.swap_policy, DEFAULT, {})
+                self._loop.call_soon(self._fall_back)
         try:
             for command in commands:
                 self._obey(command)

@@ -106,7 +106,9 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
     service = Service(
         Box(f"unix://{spec.scheduler}"),
         SharedMemory(Path(spec.memory) if doors.shared_memory else None),
-        Defaults(doors.default_deadline_ms, doors.model_deadline_ms),
+        Defaults(
+            doors.default_deadline_ms, doors.model_deadline_ms, config.limits.max_budget_s * 1e3
+        ),
         doors.compat,
         doors.items,
         config.log.level,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import yaml
 
 from scheduler import Client, RequestEnded, Result
-from tests.e2e.running_agent import RunningAgent
+from tests.e2e.running_agent import RunningAgent, marked, processes_of
 
 X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
 
@@ -35,6 +40,12 @@ def lasting(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     agent = RunningAgent(tmp_path_factory.mktemp("lasting"), models)
     yield agent
     agent.end()
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 class Load:
@@ -189,6 +200,28 @@ def test_a_signal_to_the_whole_process_group_leaves_no_process(agent: RunningAge
     assert agent.left_over() == []
 
 
+@pytest.mark.parametrize("started", ["raylet", "ray::WorkerProcess"])
+def test_a_signal_while_it_starts_ends_it_well(models: Path, tmp_path: Path, started: str) -> None:
+    config = tmp_path / "edge.yaml"
+    listen = {"native": f"unix://{tmp_path}/s.sock"}
+    settings = {"models": str(models), "state_dir": str(tmp_path / "state"), "listen": listen}
+    config.write_text(yaml.safe_dump(settings))
+    run = uuid.uuid4().hex
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "edge_agent", "--config", str(config)],
+        env=marked(run),
+        start_new_session=True,
+    )
+    while not any(started in " ".join(cmdline(p)) for p in processes_of(run)):
+        assert agent.poll() is None
+        threading.Event().wait(0.02)
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(90) == 0
+    _, alive = psutil.wait_procs(processes_of(run), timeout=15)
+    assert alive == []
+    assert list(Path(tempfile.gettempdir()).glob(f"laxity-run-{agent.pid}-*")) == []
+
+
 def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> None:
     load = Load(lasting.url)
     with Client(lasting.url) as client:
@@ -203,6 +236,24 @@ def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> No
         lasting.write_config(policy={"name": "goodput"})
     load.finish()
     assert load.endings["result"] > 0
+
+
+def test_a_policy_that_failed_is_tried_again_when_the_file_is_saved(lasting: RunningAgent) -> None:
+    file = lasting.folder / "own.py"
+    policy = "from policies.edf import Edf\n\n\nclass Own(Edf):\n    {}\n"
+    file.write_text(policy.format("def decide(self, view):\n        raise OSError('broken')"))
+    lasting.write_config(policy={"name": str(file)})
+    with Client(lasting.url) as client:
+        while not any("broken" in line for line in lasting.lines):
+            assert client.infer("relu", X, deadline_ms=5000).outcome == "completed"
+        while client.status()["policy"]["name"] != "goodput":
+            threading.Event().wait(0.01)
+        file.write_text(policy.format("pass"))
+        lasting.write_config()
+        while client.status()["policy"]["name"] != str(file):
+            threading.Event().wait(0.01)
+        assert client.infer("relu", X, deadline_ms=5000).outcome == "completed"
+        lasting.write_config(policy={"name": "goodput"})
 
 
 def test_a_second_agent_is_refused_and_says_why(lasting: RunningAgent) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.ingress.oip.box import Box
+from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.tenants import ANYONE
 
 
@@ -30,3 +31,7 @@ def test_a_door_keeps_its_own_ways_of_a_deadline_and_never_much_of_it(
     assert 7 / 8 * deadline_ms - 1e-5 <= told < deadline_ms
     if deadline_ms > 8 * (2 * way_out_ms + 1):
         assert deadline_ms - told > 2 * 0.99 * way_out_ms
+
+
+def test_a_deadline_that_is_over_is_no_mistake_of_the_callers() -> None:
+    assert 0 <= asyncio.run(told_ms(LEAST_MS, 0)) <= LEAST_MS

@@ -36,7 +36,7 @@ from scheduler.ingress.oip.datatypes import (
     from_bytes,
     from_list,
 )
-from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, priority
+from scheduler.ingress.oip.deadlines import LEAST_MS, Defaults, deadline_ms, priority
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outcomes import refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
@@ -215,6 +215,13 @@ def test_the_first_convention_found_wins(
 ) -> None:
     found = deadline_ms(parameters, headers, grpc_s, "m", ANYONE, DEFAULTS)
     assert found == pytest.approx(expected_ms)
+
+
+def test_a_grpc_deadline_is_cut_to_what_the_box_allows() -> None:
+    allows = Defaults(10_000.0, {}, longest_ms=3_600_000.0)
+    for grpc_s, expected_ms in ((7_200.0, 3_600_000.0), (1e12, 3_600_000.0), (0.0, LEAST_MS)):
+        assert deadline_ms({}, {}, grpc_s, "m", ANYONE, allows) == expected_ms
+    assert deadline_ms({"timeout": 7_200_000_000}, {}, 1.0, "m", ANYONE, allows) == 7_200_000.0
 
 
 def test_defaults_are_the_models_then_the_tenants_then_the_boxs() -> None:

@@ -13,6 +13,7 @@ from scheduler.call import Call, infer_call, question_call
 from scheduler.connection import Overhead
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
 from scheduler.exchange import Exchange
+from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.result import Result
 from scheduler.tenants import Tenant
 
@@ -163,7 +164,7 @@ class Box:
             _Reply(ended),
             model,
             inputs,
-            deadline_ms - self._allowance_ms(deadline_ms),
+            max(deadline_ms - self._allowance_ms(deadline_ms), LEAST_MS),
             variant,
             tenant.priority(priority),
             1.0,

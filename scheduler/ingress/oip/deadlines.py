@@ -28,7 +28,7 @@ _HEADERS_MS: tuple[tuple[str, float], ...] = (
     ("x-request-timeout-seconds", 1e3),
     ("x-envoy-expected-rq-timeout-ms", 1.0),
 )
-_LEAST_MS = 1e-6
+LEAST_MS = 1e-6
 _NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?")
 _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])', re.IGNORECASE)
 _URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*(\d{1,3})\s*(?:$|[,;])")
@@ -36,15 +36,18 @@ _URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*(\d{1,3})\s*(?:$|[,;])")
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The deadlines of requests that name none.
+    """What holds for requests where nobody says otherwise.
 
     Attributes:
-        any_ms: Of any model.
-        by_model_ms: Of one model.
+        any_ms: The deadline of requests for any model that name none.
+        by_model_ms: That of requests for one model.
+        longest_ms: What the box allows, in place of a gRPC deadline that is farther away: that
+            only says for how long its caller would wait at most.
     """
 
     any_ms: float
     by_model_ms: Mapping[str, float]
+    longest_ms: float = MAX_DEADLINE_MS
 
 
 def deadline_ms(
@@ -71,7 +74,7 @@ def deadline_ms(
     if timeout_us := integer(parameters, "timeout"):
         return timeout_us / 1e3
     if grpc_s is not None:
-        return min(max(grpc_s * 1e3, _LEAST_MS), MAX_DEADLINE_MS)
+        return min(max(grpc_s * 1e3, LEAST_MS), defaults.longest_ms, MAX_DEADLINE_MS)
     for name, factor in _HEADERS_MS:
         if name in headers:
             return _positive(name, headers[name]) * factor
@@ -83,7 +86,7 @@ def deadline_ms(
 
 def left_ms(given_ms: float, spent_ns: int) -> float:
     """What is left of a deadline after some work on the request; never nothing."""
-    return max(given_ms - spent_ns / 1e6, _LEAST_MS) if spent_ns else given_ms
+    return max(given_ms - spent_ns / 1e6, LEAST_MS) if spent_ns else given_ms
 
 
 def priority(parameters: Parameters, headers: Mapping[str, str]) -> int | None:

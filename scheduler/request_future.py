@@ -1,0 +1,69 @@
+"""The future of a request, as `Client.submit` returns it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scheduler.exchange import Exchange
+
+
+class RequestFuture(Future[Any]):
+    """What `Client.submit` returns; cancelling it cancels the request on the box."""
+
+    def __init__(self, exchange: Exchange, call_id: int, thread: threading.Thread) -> None:
+        """Belongs to one call of one exchange, which ends it on `thread`."""
+        super().__init__()
+        self._exchange = exchange
+        self._call_id = call_id
+        self._thread = thread
+
+    def cancel(self) -> bool:
+        """Cancels the request; False when it has already ended."""
+        if not super().cancel():
+            return False
+        # After `close` there is nobody to tell: the box has seen the connection go.
+        with contextlib.suppress(RuntimeError):
+            self._exchange.post(self._call_id)
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits for the result, in seconds; as `concurrent.futures.Future.result`.
+
+        Raises:
+            RuntimeError: It has not ended, and this is a callback of a future of the same client,
+                or a process that was forked since.
+        """
+        self._check_waiting()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits for the end, in seconds; as `concurrent.futures.Future.exception`.
+
+        Raises:
+            RuntimeError: It has not ended, and this is a callback of a future of the same client,
+                or a process that was forked since.
+        """
+        self._check_waiting()
+        return super().exception(timeout)
+
+    def _check_waiting(self) -> None:
+        if not self.done():
+            self._exchange.check_process()
+            check_may_wait(self._thread)
+
+
+def check_may_wait(thread: threading.Thread) -> None:
+    """Nothing, unless this is the thread on which a client's answers arrive.
+
+    Raises:
+        RuntimeError: It is; what is waited for here would never come.
+    """
+    if threading.current_thread() is thread:
+        raise RuntimeError(
+            "a callback can't wait for another answer of its client, which comes on the same "
+            "thread: submit, and add a callback to that future, or wait on a thread of your own"
+        )
