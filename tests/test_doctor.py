@@ -32,6 +32,8 @@ def install(tmp_path: Path):
             (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
             if packages == "onnxruntime":  # as its wheels do
                 (folder / "RECORD").write_text("onnxruntime/__init__.py,,\n")
+                (tmp_path / "onnxruntime").mkdir(exist_ok=True)
+                (tmp_path / "onnxruntime/__init__.py").touch()
             else:
                 (folder / "top_level.txt").write_text(packages)
         found: list[Distribution] = list(distributions(path=[str(tmp_path)]))

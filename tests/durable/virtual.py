@@ -28,7 +28,10 @@ SPECS: list[list[Any]] = [["x", "uint8", [4]]]
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Never waits: when nothing is to be done, it is the time of the next timer."""
 
-    now_s = 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.databases: list[Database] = []
 
     def time(self) -> float:
         return self.now_s
@@ -48,6 +51,8 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
         loop.run_until_complete(scene())
     finally:
         loop.close()
+        for database in loop.databases:
+            database.close()
 
 
 class Device:
@@ -114,6 +119,7 @@ class World:
     def __init__(self, folder: Path, policy: str = "goodput", **options: Any) -> None:
         self.loop = cast(VirtualLoop, asyncio.get_running_loop())
         self.database = Database(folder / FILE, Bounds())
+        self.loop.databases.append(self.database)
         # The disk's own time is none of this one's.
         self.database._sql.execute("PRAGMA synchronous = OFF")
         self.clock = TaskClock(lambda: WALL_MS * MS + self.now_ns(), self.now_ns)
