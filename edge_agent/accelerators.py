@@ -47,8 +47,10 @@ class Found:
 
 def openvino_devices() -> Found:
     """The Intel GPUs and NPUs that OpenVINO reaches on this machine."""
-    import openvino
-
+    try:
+        import openvino
+    except ImportError as error:
+        return Found(notes=(f"Intel's GPUs and NPUs are not looked for without OpenVINO: {error}",))
     found = []
     try:
         core = openvino.Core()

@@ -46,13 +46,20 @@ class Agent:
     Args:
         config: The box's configuration.
         config_file: Where it came from, to be watched for changes; None if nowhere.
+        over: What counts more than the file, as in `load_config`.
         hardware: What the box has.
 
     Raises:
         AgentError: Another agent is there, or the configuration can't work on this box.
     """
 
-    def __init__(self, config: Config, config_file: Path | None, hardware: Hardware) -> None:
+    def __init__(
+        self,
+        config: Config,
+        config_file: Path | None,
+        over: Mapping[str, Any],
+        hardware: Hardware,
+    ) -> None:
         """Starts Ray and the actors; the doors are open when it returns."""
         self.config = config
         self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
@@ -74,12 +81,14 @@ class Agent:
             raise
         self._cluster.watch(self._ray_died)
         try:
-            self._start(config_file, scheduler_cores(hardware))
+            self._start(config_file, over, scheduler_cores(hardware))
         except BaseException:
             self._clean_up()
             raise
 
-    def _start(self, config_file: Path | None, cores: tuple[int, ...]) -> None:
+    def _start(
+        self, config_file: Path | None, over: Mapping[str, Any], cores: tuple[int, ...]
+    ) -> None:
         links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in self.devices}
         owned = {core for device in self.devices for core in device.cores}
         spare = tuple(core for core in cores if core not in owned)
@@ -90,7 +99,7 @@ class Agent:
             for device in self.devices
         }
         self.scheduler = SchedulerActor.options(name="scheduler").remote(
-            self.config, config_file, links, spare, self._run_dir / "doors.sock"
+            self.config, config_file, over, links, spare, self._run_dir / "doors.sock"
         )
         try:
             self.addresses: list[str] = ray.get(self.scheduler.addresses.remote())
@@ -124,6 +133,11 @@ class Agent:
     def status(self) -> dict[str, Any]:
         """What the scheduler says of itself and its targets."""
         answer: dict[str, Any] = ray.get(self.scheduler.status.remote())
+        return answer
+
+    def models(self) -> dict[str, Any]:
+        """What the box can run, and what is wrong with what it can't."""
+        answer: dict[str, Any] = ray.get(self.scheduler.models.remote())
         return answer
 
     def failures(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,17 +65,23 @@ def serve(
     if probe_only:
         print(json.dumps(to_dict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
         return
+    over: dict[str, Any] = {"neighbours": {"join": join}} if join else {}
+    if models is not None:
+        over["models"] = str(models.absolute())
     try:
-        settings = load_config(config, {"join": join} if join else None)
+        settings = load_config(config, over)
+        if settings.log.format == "auto":  # Ray's processes have no terminal to look at
+            over["log"] = {"format": "console" if console.is_terminal else "json"}
+            settings = load_config(config, over)
     except ConfigError as error:
         console.print(f"[red]{error}[/red]")
         raise typer.Exit(2) from None
-    if models is not None:
-        settings = settings.model_copy(update={"models": models.absolute()})
-    raise typer.Exit(_run(settings, config, hardware))
+    raise typer.Exit(_run(settings, config, over, hardware))
 
 
-def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
+def _run(
+    config: Config, config_file: Path | None, over: Mapping[str, Any], hardware: Hardware
+) -> int:
     try:
         set_ray_environment(config.state_dir)
     except AgentError as error:
@@ -87,7 +94,7 @@ def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
     stop, at_once = threading.Event(), threading.Event()
     on_signals(stop, at_once)
     try:
-        agent = Agent(config, config_file and config_file.absolute(), hardware)
+        agent = Agent(config, config_file and config_file.absolute(), over, hardware)
     except AgentError as error:
         console.print(f"[red]{error}[/red]")
         return 1
@@ -99,6 +106,12 @@ def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
         failed = _show_progress(agent, stop)
         for device, reason in failed.items():
             console.print(f"[red]{device} is not used: {reason}[/red]")
+        found = agent.models()
+        if not found["models"] and not found["problems"]:
+            console.print(
+                f"[yellow]There is no model in {config.models}: a model is a folder with a "
+                "model.yaml, or with 1/model.onnx. They are read at the start.[/yellow]"
+            )
         if not stop.is_set():
             console.print("[green]Ready.[/green] Stop with SIGTERM or Ctrl-C.")
         stop.wait()

@@ -16,6 +16,9 @@ def set_ray_environment(state_dir: Path) -> None:
     have deadlines. Ray listens on every interface unless it is told that this box is all there is
     (by a variable that was made for other systems, and means the same on this one).
 
+    What its processes write is passed on as it is, without Ray's prefix and colours and without
+    merging lines that are alike: each line of the log is JSON.
+
     A token that the environment names already, to join others' cluster, is kept.
 
     Args:
@@ -27,6 +30,8 @@ def set_ray_environment(state_dir: Path) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (that is its name)
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # then it stays on loopback
+    os.environ["RAY_DISABLE_WORKER_LOG_PREFIX"] = "1"
+    os.environ["RAY_DEDUP_LOGS"] = "0"
     os.environ["RAY_AUTH_MODE"] = "token"
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(state_dir))

@@ -180,7 +180,7 @@ class Demo:
             found.append(figures)
             screen.end(phase, figures)
             if warning := lag_warning(records):
-                screen.say(warning, "yellow", indent=2)
+                screen.say(f"{phase.title}: {warning}", "yellow", indent=2)
         return found, recovered
 
 

@@ -139,7 +139,7 @@ def demo(
         ("laxity status", "targets, queues, outcomes"),
         ("laxity status --watch", "again every second, with rates"),
         ("laxity status --json | jq .outcomes", "for scripts"),
-        ("laxity status --url tcp://10.0.0.7:8701", "another box"),
+        ("laxity status --url tcp://10.0.0.7:8702", "another box"),
     ),
 )
 def status(

@@ -50,9 +50,14 @@ def _check_policy(name: str, options: dict[str, Any]) -> None:
 def _summary(config: Config) -> dict[str, str]:
     devices = config.devices
     options = ", ".join(f"{key} {value}" for key, value in config.policy.options.items())
+    doors = {
+        kind: ", ".join(map(str, addresses))
+        for kind in ("native", "http", "grpc")
+        if (addresses := getattr(config.listen, kind))
+    }
     return {
         "site": config.site,
-        "listen": ", ".join(map(str, config.listen.all)),
+        **doors,
         "models": str(config.models) + ("" if config.models.is_dir() else " (no such folder yet)"),
         "devices": devices if devices == "auto" else ", ".join(device.id for device in devices),
         "policy": config.policy.name + (f" ({options})" if options else ""),

@@ -86,6 +86,8 @@ def _targets(status: Answer) -> RenderableType:
         breaker = target.get("breaker", {})
         style, word = ("green", "up") if target["up"] else ("red", "down")
         what = _readiness(target) if ready else str(progress.get("text", ""))
+        if ready and not target["up"] and "way" not in target:
+            what = "ready, but it has no model that it can run"
         if breaker.get("state") == "open":
             style, word, what = "yellow", "not used", f"tried again by itself: {breaker['reason']}"
         elif not ready and progress.get("total"):

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -67,16 +68,23 @@ def top(
 def _watch(client: Client, interval: float, count: int | None, as_json: bool) -> None:
     before = _look(client)
     shown = 0
-    screen = sys.stdout.isatty() and not as_json
-    with Live(console=Console(highlight=False), auto_refresh=False, screen=screen) as live:
+    console = Console(highlight=False)
+    # A screen of its own goes away at the end, with what a limited number of looks has shown.
+    screen = sys.stdout.isatty() and not as_json and count is None
+    view = Live(console=console, auto_refresh=False, screen=True) if screen else nullcontext()
+    with view as live:
         while count is None or shown < count:
             time.sleep(interval)
             now = _look(client)
             activity = activity_between(before, now)
             if as_json:
                 print(json.dumps(activity), flush=True)
-            else:
+            elif live is not None:
                 live.update(_view(now[0], activity), refresh=True)
+            else:
+                if shown:
+                    console.print()
+                console.print(_view(now[0], activity))
             before = now
             shown += 1
 
@@ -147,6 +155,8 @@ def _view(status: Mapping[str, Any], activity: Mapping[str, Any]) -> RenderableT
     for outcome, rate in activity["outcomes"].items():
         if rate:
             rates.append(f"{outcome} {rate:,.1f}  ", style=f"not bold {STYLES.get(outcome, '')}")
+    if not any(activity["outcomes"].values()):
+        rates.append("no request ended", style="not bold dim")
     parts: list[RenderableType] = [headline(status), rates, Text(), _devices(activity["targets"])]
     if busy := [m for m in activity["models"] if m["per_s"] or m["failed_per_s"]]:
         parts += [Text(), _models(busy)]

@@ -334,19 +334,24 @@ class Config(Section):
         return path
 
 
-def load_config(path: Path | None, neighbours: Mapping[str, Any] | None = None) -> Config:
+def load_config(path: Path | None, over: Mapping[str, Any] | None = None) -> Config:
     """Reads and validates a configuration.
 
     Args:
         path: A YAML file; None takes every default, with relative paths starting here.
-        neighbours: Keys of that section that come first, e.g. from a command line.
+        over: Keys that count more than the file's, e.g. from a command line; of a section, those
+            of its keys that are there.
 
     Raises:
         ConfigError: With every mistake in the file, its line, and what would be accepted.
     """
     data, node = ({}, None) if path is None else read_yaml_file(path)
-    if neighbours is not None:
-        data = {**data, "neighbours": {**(data.get("neighbours") or {}), **neighbours}}
+    for key, value in (over or {}).items():
+        section = data.get(key) or {}
+        if not isinstance(value, Mapping):
+            data = {**data, key: value}
+        elif isinstance(section, Mapping):  # else the validation says what is wrong with it
+            data = {**data, key: {**section, **value}}
     if path is None:
         return _validated(data, None, "defaults", Path.cwd())
     return _validated(data, node, str(path), path.absolute().parent)

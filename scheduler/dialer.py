@@ -14,6 +14,12 @@ from scheduler.errors import LaxityError, ProtocolError, Unauthorized, Unavailab
 _FIRST_DELAY_NS = 5_000_000
 _LONGEST_DELAY_NS = 250_000_000
 
+_ASLEEP = "is edge_agent running?"
+_OTHERS = (
+    "only the user who runs edge_agent may use its socket; others reach a loopback address under "
+    "listen.native, e.g. LAXITY_URL=tcp://127.0.0.1:8702"
+)
+
 
 class Caller(Protocol):
     """Whom a dialer works for."""
@@ -52,6 +58,7 @@ class Dialer:
         """
         self.url = url
         self.reason = "no answer yet"
+        self._hint = _ASLEEP
         self._address = parse_address(url)
         self._token = token
         self._caller = caller
@@ -75,9 +82,7 @@ class Dialer:
 
     def unreachable(self) -> Unavailable:
         """The error for what could not be sent."""
-        return Unavailable(
-            f"cannot reach the daemon at {self.url}: {self.reason}; is edge_agent running?"
-        )
+        return Unavailable(f"cannot reach the daemon at {self.url}: {self.reason}; {self._hint}")
 
     async def _dial(self) -> None:
         caller = self._caller
@@ -93,6 +98,7 @@ class Dialer:
                     return
                 except Exception as error:  # Whatever a resolver, TLS or the other end can say.
                     self.reason = _reason(error)
+                    self._hint = _OTHERS if isinstance(error, PermissionError) else _ASLEEP
                 else:
                     caller.on_open(connection)
         finally:

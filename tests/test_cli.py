@@ -473,11 +473,13 @@ class TestInfer:
 class TestConfig:
     def test_a_good_one(self, laxity, tmp_path):
         path = tmp_path / "edge.yaml"
-        path.write_text("site: line-3\npolicy: {name: edf}\n")
+        path.write_text("site: line-3\npolicy: {name: edf}\nlisten: {http: '127.0.0.1:8700'}\n")
         status, out, err = laxity("config", "check", str(path))
         assert (status, err) == (0, "")
         assert f"{path} is good" in out
         assert "line-3" in out
+        assert re.search(r"http +tcp://127.0.0.1:8700\n", out)
+        assert "grpc" not in out
         filled = json.loads(laxity("config", "check", str(path), "--json")[1])
         assert (filled["policy"]["name"], filled["drain_s"]) == ("edf", 10.0)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -106,6 +111,24 @@ def test_people_see_devices_and_the_busiest_models(top):
     assert ["cpu:0", "up", "1", "50.0", "%", "3.5", "71", "12.3", "thermal:", "cpu"] in lines
     assert ["eu", "down", "0"] in lines
     assert ["b", "int8", "15.0", "0.0", "2", "1", "2", "4"] in lines
+
+
+def test_looks_that_are_counted_stay_on_the_terminal(tmp_path):
+    box = BusyBox(tmp_path / "s").start()
+    ours, theirs = pty.openpty()
+    command = ["-m", "scheduler.cli", "top", "--url", box.url, "--interval", "0.1", "--count", "2"]
+    process = subprocess.Popen([sys.executable, *command], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal says that its other end is closed
+        while more := os.read(ours, 4096):
+            shown += more
+    assert process.wait(60) == 0
+    os.close(ours)
+    box.close()
+    assert b"\x1b[?1049h" not in shown, "a screen of its own takes all away when it ends"
+    assert shown.count(b"cpu:0") == 2
+    assert shown.endswith(b"\n")
 
 
 def test_scripts_get_a_line_for_each_look(top):

@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import subprocess
+import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -40,6 +42,22 @@ def test_nobody_there(tmp_path):
         match=rf"cannot reach the daemon at {url}: No such file .*; is edge_agent running\?",
     ):
         Client(url, connect_timeout_s=0.02)
+
+
+def test_the_socket_of_somebody_else(box, tmp_path):
+    (tmp_path / "s").chmod(0)
+    as_another = """
+import os, sys
+from scheduler import Client, Unavailable
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    Client(sys.argv[1], connect_timeout_s=0.02)
+except Unavailable as error:
+    print(error)
+"""
+    said = subprocess.check_output([sys.executable, "-c", as_another, box.url], text=True)
+    assert "Permission denied; only the user who runs edge_agent" in said
 
 
 def test_a_wrong_token_is_final(box):

@@ -334,6 +334,15 @@ def test_boxes_that_could_not_meet_are_told_why(refusal, text, wanted):
 def test_a_command_line_may_say_whom_to_join(write, tmp_path):
     token = tmp_path / "token"
     path = write(f"listen: {{native: 'tcp://127.0.0.1:0'}}\ntoken_file: {token}\n")
-    config = load_config(path, {"join": ["10.0.0.7:8702"]})
+    config = load_config(path, {"neighbours": {"join": ["10.0.0.7:8702"]}})
     assert config.neighbours is not None
     assert [str(address) for address in config.neighbours.join] == ["tcp://10.0.0.7:8702"]
+
+
+def test_what_a_command_line_says_counts_more_than_the_file(write, tmp_path):
+    path = write("models: ./models\nlog: {level: debug, format: auto}\n")
+    config = load_config(path, {"models": str(tmp_path / "other"), "log": {"format": "json"}})
+    assert config.models == tmp_path / "other"
+    assert (config.log.level, config.log.format) == ("debug", "json")
+    with pytest.raises(ConfigError, match="log: "):
+        load_config(write("log: loud\n"), {"log": {"format": "json"}})

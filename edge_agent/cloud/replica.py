@@ -96,7 +96,7 @@ class Replica:
             name=scheduler_name(context.app_name, context.replica_tag),
             namespace=NAMESPACE,
             scheduling_strategy=_place(group, 0),
-        ).remote(own, None, links, (), self._run_dir / "doors.sock")
+        ).remote(own, None, {}, links, (), self._run_dir / "doors.sock")
 
     def _wait_ready(self) -> None:
         """Returns when every device is ready or failed.

@@ -70,7 +70,7 @@ def time_chart(label: str, shown: Timeline, shared: Heights) -> Markup:
     if names:
         more = f", {_TARGETS} of {len(shown.busy)} targets" if len(shown.busy) > _TARGETS else ""
         parts.append(
-            text(0, y - 5, f"busy: share of the time, darker is more{more}", class_="axis")
+            text(0, y - 5, f"busy: share of the time, fuller colour is more{more}", class_="axis")
         )
     else:
         y -= 18

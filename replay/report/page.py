@@ -65,6 +65,7 @@ def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | No
         "policies": _policies(found),
         "endings": ENDINGS,
         "by_case": _by_case(found),
+        "bounded": any(run.result.bound is not None for run in found.runs()),
         "loads": load_charts(found),
         "rest": case_chart(found),
         "pair": None,

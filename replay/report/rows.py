@@ -28,6 +28,8 @@ _GAP = 8.0
 _BOTTOM = 36.0
 _LETTERS = 17
 _EDGE = 14.0
+_LANE, _LEAST, _MOST = 6.5, 12.0, 70.0
+"""Of marks in one row: the height of each, and the least and most of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +120,18 @@ class Dots:
 
 
 def dot_chart(label: str, rows: Sequence[Dots], x: Axis, zero: bool = False) -> Markup:
-    """Rows of marks with their intervals; `zero` draws a line at 0."""
+    """Rows of marks with their intervals; `zero` draws a line at 0 beside each."""
     across = Scale(x.low, x.high, _EDGE, WIDTH - _EDGE)
     parts: list[Markup] = []
     y = 0.0
     for row in rows:
         parts.append(text(0, y + 12, shorten(row.name, 58), class_="head"))
         lanes = max(1, len(row.points))
-        height = min(40.0, max(12.0, 3.0 * lanes))
+        height = min(_MOST, max(_LEAST, _LANE * lanes))
+        if zero:
+            parts.append(line(across(0.0), y + _HEAD, across(0.0), y + _HEAD + height, "deadline"))
         parts.append(_dots(row, y + _HEAD, height, across))
         y += _HEAD + height + _GAP
-    if zero:
-        parts.insert(0, line(across(0.0), 0, across(0.0), y, "deadline"))
     return drawing(y + _BOTTOM, label, _axis(x, across, 0.0, y), *parts)
 
 

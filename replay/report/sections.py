@@ -265,7 +265,8 @@ def _latency_chart(found: Study, case: Case) -> Markup:
     )
 
 
-def _split_chart(found: Study, case: Case, what: Literal["model", "priority"]) -> Markup:
+def _split_chart(found: Study, case: Case, what: Literal["model", "priority"]) -> Markup | None:
+    """A bar per policy for each model or priority; None where all requests have the same."""
     groups: dict[str | int, list[Bar]] = {}
     requests: dict[str | int, int] = {}
     for series, policy in enumerate(found.policies):
@@ -280,6 +281,8 @@ def _split_chart(found: Study, case: Case, what: Literal["model", "priority"]) -
                 point = _point(0.0, mean, "")
                 bar = Bar(policy, series, mean.mean, _words(mean), point.low, point.high)
                 groups.setdefault(key, []).append(bar)
+    if len(requests) < 2:
+        return None
     chosen = sorted(sorted(requests, key=str), key=lambda key: -requests[key])[:_KEYS]
     chosen.sort(key=lambda key: (key, "") if isinstance(key, int) else (0, key))
     drawn = [(_head(what, key, requests[key]), groups[key]) for key in chosen]

@@ -64,6 +64,7 @@ class SchedulerProcess:
     Args:
         config: The box's configuration.
         config_file: Where it came from, for `reload`; None if nowhere.
+        over: What counts more than the file, as in `load_config`.
         links: The unix socket of each device's worker.
         cores: The CPU cores to run on; empty leaves that to the system.
         door_socket: Where the doors in processes of their own reach it.
@@ -73,6 +74,7 @@ class SchedulerProcess:
         self,
         config: Config,
         config_file: Path | None,
+        over: Mapping[str, Any],
         links: Mapping[str, Path],
         cores: tuple[int, ...],
         door_socket: Path,
@@ -87,9 +89,9 @@ class SchedulerProcess:
         if cores:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, cores)
-        self._config_file = config_file
+        self._config_file, self._over = config_file, over
         # A scheduler that Ray brought back begins with what the file says by now.
-        self._config = _reloaded(config, config_file)
+        self._config = _reloaded(config, config_file, over)
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True).start()
@@ -187,7 +189,7 @@ class SchedulerProcess:
         return server
 
     async def _reload(self) -> None:
-        new = _reloaded(self._config, self._config_file)
+        new = _reloaded(self._config, self._config_file, self._over)
         # One that failed is tried again: its file may have been mended.
         if new.policy != self._config.policy or self._driver.fell_back:
             self._driver.swap_policy(new.policy.name, new.policy.options)
@@ -257,7 +259,7 @@ class SchedulerProcess:
         return left
 
 
-def _reloaded(old: Config, config_file: Path | None) -> Config:
+def _reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> Config:
     """The old configuration with the policy that the file names now.
 
     A file with mistakes is reported and changes nothing; so are changes that need a restart.
@@ -265,7 +267,7 @@ def _reloaded(old: Config, config_file: Path | None) -> Config:
     if config_file is None:
         return old
     try:
-        new = load_config(config_file)
+        new = load_config(config_file, over)
         load_policy(new.policy.name, **new.policy.options)
     except (ConfigError, ValueError) as error:
         log.error("configuration not taken over", file=str(config_file), error=str(error))

@@ -168,8 +168,9 @@ class Driver:
         self, target_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
     ) -> None:
         """Learns the models."""
+        told = self.catalog.problems.get(target_id, [])
         self.catalog.learn(target_id, cards, problems, own)
-        for model, reason in problems:
+        for model, reason in (problem for problem in problems if problem not in told):
             log.warning("problem with a model", target=target_id, model=model, reason=reason)
 
     def on_offer(self, target_id: str, offer: Offer) -> None:

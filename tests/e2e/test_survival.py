@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -230,8 +231,11 @@ def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> No
             while client.status()["policy"]["name"] != name:
                 threading.Event().wait(0.01)
         lasting.write_config(policy={"name": "no-such-policy"})
-        while not any("configuration not taken over" in line for line in lasting.lines):
+        said: list[str] = []
+        while not said:
+            said = [line for line in lasting.lines if "configuration not taken over" in line]
             threading.Event().wait(0.01)
+        assert "no-such-policy" in json.loads(said[0])["error"]
         assert client.status()["policy"]["name"] == "goodput"
         lasting.write_config(policy={"name": "goodput"})
     load.finish()
@@ -265,3 +269,34 @@ def test_a_second_agent_is_refused_and_says_why(lasting: RunningAgent) -> None:
     )
     assert second.returncode == 1
     assert "another agent" in second.stderr
+
+
+def test_a_box_without_models_says_so_and_heeds_its_command_line(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    config = tmp_path / "edge.yaml"
+    url = f"unix://{tmp_path}/s.sock"
+    text = f"models: /nowhere\nstate_dir: {tmp_path}/state\nlisten: {{native: '{url}'}}\n"
+    config.write_text(text)
+    command = [sys.executable, "-m", "edge_agent", "--config", str(config)]
+    agent = subprocess.Popen(
+        [*command, "--models", str(tmp_path / "models")], stderr=subprocess.PIPE, text=True
+    )
+    assert agent.stderr is not None
+    said = []
+    for line in agent.stderr:
+        said.append(line)
+        if line.startswith("Ready."):
+            break
+    shown = subprocess.run(
+        [sys.executable, "-m", "scheduler.cli", "status", "--url", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    agent.send_signal(signal.SIGTERM)
+    agent.communicate(timeout=60)
+    assert any(f"There is no model in {tmp_path / 'models'}:" in line for line in said)
+    assert "it has no model" in shown.stdout
+    assert not [line for line in said if "changes wait for the next start" in line]
+    logged = [line for line in said if "worker connected" in line]
+    assert [json.loads(line)["device"] for line in logged] == ["cpu:0"]

@@ -8,6 +8,7 @@ tegra234-p3768-0000+p3767-0005.dts; `/etc/nv_tegra_release` NVIDIA's Jetson Linu
 
 import json
 import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -383,6 +384,13 @@ def test_a_driver_that_does_not_answer_is_a_note_and_one_that_is_absent_is_none(
         ("NVIDIA's driver could not be asked for its GPUs: Insufficient Permissions",)
     )
     assert nvidia_gpus(Absent()) == Found()
+
+
+def test_a_box_without_openvino_is_described_and_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    found = openvino_devices()
+    assert found.accelerators == ()
+    assert "without OpenVINO" in found.notes[0]
 
 
 def test_openvinos_gpus_and_npus_are_devices_of_their_own(monkeypatch):

@@ -16,6 +16,8 @@ from rich.console import Console
 from replay.report import print_table, summary, write_report
 from replay.report.cases import differences, study
 from replay.report.figures import ENDINGS, figures
+from replay.report.lines import Point
+from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import estimate, student_t
 from replay.report.svg import count_axis, spread, ticks
 from replay.results import Row, Rows, RunResult, Sample
@@ -117,6 +119,28 @@ class TestPage:
             assert heading in page
         for heading in ("By model", "By priority", "Over time", "Case by case"):
             assert heading in page
+
+    def test_what_would_say_nothing_is_left_out(self, tmp_path):
+        plain = RunResult("plain", "goodput", 1, 0.9)
+        plain.add(row(0, 5))
+        page = written([plain], tmp_path)
+        check_page(page)
+        for part in ("By model", "By priority", "Cost</h2>", "bound</dt>", "The bound (dashed"):
+            assert part not in page
+        assert "Latency against deadline" in page
+
+    def test_the_line_at_zero_keeps_off_the_words(self, tmp_path):
+        page = written(sweep("a", "b"), tmp_path)
+        drawing = re.search(r"<svg[^>]*less that of.*?</svg>", page, re.S)
+        assert drawing is not None
+        parts = list(ElementTree.fromstring(drawing.group()))
+        lines = [e for e in parts if e.get("class") == "deadline"]
+        heads = [float(e.get("y", "")) for e in parts if e.get("class") == "head"]
+        assert len(lines) == len(heads) > 1
+        for drawn in lines:
+            assert not [
+                y for y in heads if float(drawn.get("y1", "")) < y < float(drawn.get("y2", ""))
+            ]
 
     def test_the_same_results_give_the_same_bytes(self, tmp_path):
         assert written(sweep("a", "b"), tmp_path) == written(sweep("a", "b"), tmp_path)
@@ -319,6 +343,14 @@ class TestDrawing:
     def test_ticks_are_within(self, low, span):
         for value, _ in ticks(low, low + span):
             assert low - 1e-6 * span <= value <= low + span * (1 + 1e-6)
+
+    @pytest.mark.parametrize("policies", [1, 2, 5, 10])
+    def test_marks_of_a_case_keep_off_one_another(self, policies):
+        row = Dots("case", [(0, Point(0.5, 0.0))] * policies)
+        drawing = ElementTree.fromstring(dot_chart("", [row], count_axis("", 1.0)))
+        places = sorted(float(e.get("cy", "")) for e in drawing.iter("circle"))
+        assert len(places) == policies
+        assert all(b - a >= 6 for a, b in pairwise(places))
 
     @given(st.lists(st.floats(0, 200), max_size=16))
     def test_labels_keep_off_one_another(self, wanted):
