@@ -114,3 +114,15 @@ def test_scripts_get_a_line_for_each_look(top):
     assert status == 0
     assert first["outcomes"]["completed"] == 20.0
     assert second["models"][0]["per_s"] == 0
+
+
+def test_a_terminal_does_not_break_the_lines_of_scripts(top, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    _, out, _ = top("--count", "2", "--json")
+    assert [set(json.loads(line)) for line in out.splitlines()] == [
+        {"seconds", "outcomes", "models", "targets"}
+    ] * 2
+
+
+def test_each_look_goes_through_a_pipe(top):
+    assert top("--count", "2")[1].count("per second") == 2
