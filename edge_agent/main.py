@@ -67,7 +67,7 @@ def serve(
     try:
         settings = load_config(config, {"join": join} if join else None)
     except ConfigError as error:
-        console.print(f"[red]{error}[/red]")
+        _complain(error)
         raise typer.Exit(2) from None
     if models is not None:
         settings = settings.model_copy(update={"models": models.absolute()})
@@ -75,34 +75,43 @@ def serve(
 
 
 def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
-    set_ray_environment(config.state_dir)
+    try:
+        set_ray_environment(config.state_dir)
+    except OSError as error:
+        folder = config.state_dir
+        _complain(f"state_dir {folder} can't be written to: {error.strerror}; name another folder")
+        return 1
     from edge_agent.agent import Agent  # imports Ray, which reads its environment then
 
     for line in describe(hardware):
-        console.print(line)
+        console.print(line, markup=False)
     stop, at_once = threading.Event(), threading.Event()
     on_signals(stop, at_once)
     try:
         agent = Agent(config, config_file and config_file.absolute(), hardware)
     except AgentError as error:
-        console.print(f"[red]{error}[/red]")
+        _complain(error)
         return 1
     on_signals(stop, at_once)  # once more, because Ray has put its own in their place
     try:
         for address in agent.addresses:
-            console.print(f"Listening on {address}")
+            console.print(f"Listening on {address}", markup=False)
         failed = _show_progress(agent, stop)
         for device, reason in failed.items():
-            console.print(f"[red]{device} is not used: {reason}[/red]")
+            _complain(f"{device} is not used: {reason}")
         if not stop.is_set():
             console.print("[green]Ready.[/green] Stop with SIGTERM or Ctrl-C.")
         stop.wait()
         return _drain(agent, at_once)
     except AgentError as error:
-        console.print(f"[red]{error}[/red]")
+        _complain(error)
         return 1
     finally:
         agent.stop()
+
+
+def _complain(problem: object) -> None:
+    console.print(str(problem), style="red", markup=False)
 
 
 def _show_progress(agent: Any, stop: threading.Event) -> dict[str, str]:
@@ -122,7 +131,7 @@ def _drain(agent: Any, at_once: threading.Event) -> int:
                 console.print(f"{left} requests were cancelled at the end of the drain.")
             drained.set()
         except AgentError as error:
-            console.print(f"[red]{error}[/red]")
+            _complain(error)
         finally:
             at_once.set()
 
