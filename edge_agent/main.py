@@ -77,9 +77,8 @@ def serve(
 def _run(config: Config, config_file: Path | None, hardware: Hardware) -> int:
     try:
         set_ray_environment(config.state_dir)
-    except OSError as error:
-        folder = config.state_dir
-        _complain(f"state_dir {folder} can't be written to: {error.strerror}; name another folder")
+    except AgentError as error:
+        _complain(error)
         return 1
     from edge_agent.agent import Agent  # imports Ray, which reads its environment then
 

@@ -6,6 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
+from edge_agent.errors import AgentError
+
 
 def set_ray_environment(state_dir: Path) -> None:
     """Turns Ray's token authentication on, with a token of the box's own, and its telemetry off.
@@ -18,13 +20,20 @@ def set_ray_environment(state_dir: Path) -> None:
 
     Args:
         state_dir: Where the token is kept; made if need be.
+
+    Raises:
+        AgentError: Nothing can be written there.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (that is its name)
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # then it stays on loopback
     os.environ["RAY_AUTH_MODE"] = "token"
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(state_dir))
+        try:
+            os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(state_dir))
+        except OSError as error:
+            why = f"can't be written to: {error.strerror}; name another folder"
+            raise AgentError(f"state_dir {state_dir} {why}") from None
 
 
 def _token_file(state_dir: Path) -> Path:
