@@ -57,7 +57,6 @@ class Agent:
         self.config = config
         self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
         _check(config, self.devices, hardware)
-        config.state_dir.mkdir(parents=True, exist_ok=True)
         if any(device.memory_mb is not None for device in self.devices):
             # Before Ray, whose processes inherit the group. Workers say what they do without.
             with contextlib.suppress(ControlGroupError):

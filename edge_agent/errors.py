@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from scheduler.errors import LaxityError
 
 
 class AgentError(LaxityError):
     """The agent can't serve; the message says what to change."""
+
+
+def unwritable(state_dir: Path, error: OSError) -> AgentError:
+    """What to say where the state folder can't be written to."""
+    return AgentError(
+        f"state_dir {state_dir} can't be written to: {error.strerror}; name another folder"
+    )
 
 
 def cause_of(error: Exception) -> str:

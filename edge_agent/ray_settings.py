@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from edge_agent.errors import AgentError
+from edge_agent.errors import unwritable
 
 
 def set_ray_environment(state_dir: Path) -> None:
@@ -32,8 +32,7 @@ def set_ray_environment(state_dir: Path) -> None:
         try:
             os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(state_dir))
         except OSError as error:
-            why = f"can't be written to: {error.strerror}; name another folder"
-            raise AgentError(f"state_dir {state_dir} {why}") from None
+            raise unwritable(state_dir, error) from None
 
 
 def _token_file(state_dir: Path) -> Path:

@@ -127,6 +127,8 @@ def demo(
 
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise InputProblem(f"--json {json_file}: there is no folder {json_file.parent}")
+    if json_file is not None and json_file.is_dir():
+        raise InputProblem(f"--json {json_file}: this is a folder; name a file")
     raise typer.Exit(Demo(seconds_per_phase, cameras, seed, json_file, keep).run())
 
 

@@ -209,7 +209,9 @@ class TestHelp:
         status, out, _ = laxity("--version")
         assert (status, out.split()[0]) == (0, "laxity")
 
-    @pytest.mark.parametrize("words", ["modles", "infer", "infer digits", "status --wacht"])
+    @pytest.mark.parametrize(
+        "words", ["modles", "infer", "infer digits", "status --wacht", "demo --json /"]
+    )
     def test_a_wrong_command_line_is_status_2(self, laxity, words):
         status, out, err = laxity(*words.split())
         assert (status, out) == (2, "")

@@ -93,6 +93,13 @@ def test_mistakes_are_named(profile, tmp_path, devices, args, status, said):
     assert said in " ".join(err.split())
 
 
+def test_a_state_folder_that_cannot_be_is_said(profile, tmp_path):
+    (tmp_path / "state").touch()
+    status, out, err = profile()
+    assert (status, out) == (1, "")
+    assert err.startswith(f"laxity: state_dir {tmp_path}/state can't be written to: File exists")
+
+
 def test_a_device_whose_process_ends_is_said(profile, monkeypatch):
     monkeypatch.setattr(measuring, "_work", operator.is_)  # says nothing and returns
     status, out, err = profile()

@@ -53,7 +53,6 @@ class Deployment:
         """Starts or joins the cluster, and Ray Serve on it."""
         if config.ray.address is None:
             _check(config)
-        config.state_dir.mkdir(parents=True, exist_ok=True)
         self.config = config
         self._lock = locked(config.state_dir, "cloud")
         self._cluster: Cluster | None = None
