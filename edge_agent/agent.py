@@ -251,7 +251,14 @@ def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware
 def _check_free(address: Address) -> None:
     if address.path is None:
         return
-    Path(address.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = Path(address.path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"the folder can't be made: {error.strerror}"
+        raise AgentError(f"can't listen on {address}: {why}") from None
+    if path.exists() and not path.is_socket():  # a socket that is left over is deleted
+        raise AgentError(f"can't listen on {address}: {path} is there, and is no socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(address.path)

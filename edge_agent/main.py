@@ -74,7 +74,7 @@ def serve(
             over["log"] = {"format": "console" if console.is_terminal else "json"}
             settings = load_config(config, over)
     except ConfigError as error:
-        console.print(f"[red]{error}[/red]")
+        _complain(error)
         raise typer.Exit(2) from None
     raise typer.Exit(_run(settings, config, over, hardware))
 
@@ -85,42 +85,48 @@ def _run(
     try:
         set_ray_environment(config.state_dir)
     except AgentError as error:
-        console.print(f"[red]{error}[/red]")
+        _complain(error)
         return 1
     from edge_agent.agent import Agent  # imports Ray, which reads its environment then
 
     for line in describe(hardware):
-        console.print(line)
+        console.print(line, markup=False)
     stop, at_once = threading.Event(), threading.Event()
     on_signals(stop, at_once)
     try:
         agent = Agent(config, config_file and config_file.absolute(), over, hardware)
     except AgentError as error:
-        console.print(f"[red]{error}[/red]")
+        _complain(error)
         return 1
     except SystemExit:  # what SIGTERM is while Ray starts; nothing was accepted yet
         return 0
     try:
         for address in agent.addresses:
-            console.print(f"Listening on {address}")
+            console.print(f"Listening on {address}", markup=False)
         failed = _show_progress(agent, stop)
         for device, reason in failed.items():
-            console.print(f"[red]{device} is not used: {reason}[/red]")
+            _complain(f"{device} is not used: {reason}")
         found = agent.models()
         if not found["models"] and not found["problems"]:
             console.print(
-                f"[yellow]There is no model in {config.models}: a model is a folder with a "
-                "model.yaml, or with 1/model.onnx. They are read at the start.[/yellow]"
+                f"There is no model in {config.models}: a model is a folder with a model.yaml, or "
+                "with 1/model.onnx. They are read at the start.",
+                style="yellow",
+                markup=False,
             )
         if not stop.is_set():
             console.print("[green]Ready.[/green] Stop with SIGTERM or Ctrl-C.")
         stop.wait()
         return _drain(agent, at_once)
     except AgentError as error:
-        console.print(f"[red]{error}[/red]")
+        _complain(error)
         return 1
     finally:
         agent.stop()
+
+
+def _complain(problem: object) -> None:
+    console.print(str(problem), style="red", markup=False)
 
 
 def _show_progress(agent: Any, stop: threading.Event) -> dict[str, str]:
@@ -140,7 +146,7 @@ def _drain(agent: Any, at_once: threading.Event) -> int:
                 console.print(f"{left} requests were cancelled at the end of the drain.")
             drained.set()
         except AgentError as error:
-            console.print(f"[red]{error}[/red]")
+            _complain(error)
         finally:
             at_once.set()
 

@@ -54,7 +54,7 @@ def measure(
         tell: Hears how far it is.
 
     Raises:
-        AgentError: An agent uses the state folder, or a device cannot be had.
+        AgentError: An agent uses the state folder, or it or a device cannot be had.
     """
     with _state_dir(config, keep) as state_dir:
         own = config.model_copy(update={"state_dir": state_dir})

@@ -90,7 +90,7 @@ def build_policy(
         return factory(**made)
     except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}") from None
-    except Exception as error:  # foreign code, or a value of an unfit type: whatever it is is said
+    except (Exception, SystemExit) as error:  # foreign code, or a value of an unfit type
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         told = f"with {given} it raised {type(error).__name__}: {error}"
         raise ValueError(f"policy {name!r}: {told}") from error

@@ -220,7 +220,7 @@ def conformance(make: MakePolicy) -> Iterator[Verdict]:
             check(make)
         except LawBroken as broken:
             problem = str(broken)
-        except Exception as error:  # a policy is foreign code: whatever it raises is said
+        except (Exception, SystemExit) as error:  # foreign code: whatever it raises is said
             problem = f"{type(error).__name__}: {error}"
         lawful &= problem is None
         about = (check.__doc__ or "").strip().rstrip(".")

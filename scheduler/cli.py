@@ -7,6 +7,7 @@ is not there, or what was checked is wrong; 2, the command line is wrong.
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import sys
 import time
@@ -17,7 +18,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.live import Live
 
 from scheduler import (
     cli_cloud,
@@ -36,8 +36,8 @@ from scheduler import (
     cli_top,
 )
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
-from scheduler.cli_help import SETTINGS, TwoWordCommands, examples
+from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json, screen
+from scheduler.cli_help import SETTINGS, TwoWordCommands, examples, given
 from scheduler.cli_inputs import InputProblem, load_inputs
 from scheduler.cli_status import status_view
 from scheduler.cli_tables import models_view
@@ -127,6 +127,8 @@ def demo(
 
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise InputProblem(f"--json {json_file}: there is no folder {json_file.parent}")
+    if json_file is not None and json_file.is_dir():
+        raise InputProblem(f"--json {json_file}: this is a folder; name a file")
     raise typer.Exit(Demo(seconds_per_phase, cameras, seed, json_file, keep).run())
 
 
@@ -143,6 +145,7 @@ def demo(
     ),
 )
 def status(
+    ctx: typer.Context,
     url: Url = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again.")] = False,
     interval: Annotated[
@@ -151,6 +154,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """How a box is: its targets, its queues, and how requests ended."""
+    if not watch and "interval" in given(ctx):
+        raise InputProblem("--interval goes with --watch")
     with box(url) as client:
         if watch:
             _watch(client, interval, as_json)
@@ -166,11 +171,11 @@ def _watch(client: Client, interval: float, as_json: bool) -> None:
             while True:
                 print(json.dumps(client.status()), flush=True)
                 time.sleep(interval)
-        with Live(console=Console(), auto_refresh=False) as live:
+        with screen(Console()) as show:
             before: Mapping[str, Any] | None = None
             while True:
                 now = client.status()
-                live.update(status_view(now, before and _rates(before, now)), refresh=True)
+                show(status_view(now, before and _rates(before, now)))
                 before = now
                 time.sleep(interval)
     except KeyboardInterrupt:
@@ -293,6 +298,7 @@ Levels = Annotated[
     ),
 )
 def infer(
+    ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="The model's name; `laxity models` lists them.")],
     input_: Inputs,
     deadline_ms: DeadlineMs = None,
@@ -309,11 +315,14 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Send one request, and see the result and where its time went."""
+    if durable and (idle := {"top", "output"} & given(ctx).keys()):
+        raise InputProblem(f"--{idle.pop()} is of a result: it goes with `laxity task result ID`")
     black_white = _levels(levels)
     with box(url) as client:
         listed = client.models()["models"]
         inputs = load_inputs(input_, _model_called(model, listed)["inputs"], black_white)
-        deadline_ms = deadline_ms or (DURABLE_DEADLINE_MS if durable else DEADLINE_MS)
+        if deadline_ms is None:
+            deadline_ms = DURABLE_DEADLINE_MS if durable else DEADLINE_MS
         options: dict[str, Any] = {
             "deadline_ms": deadline_ms,
             "variant": variant,
@@ -363,6 +372,9 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """The entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal can't show ends no command
+            stream.reconfigure(errors="replace")
     try:
         app()
     except InputProblem as problem:

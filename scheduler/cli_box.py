@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console, RenderableType
+from rich.live import Live
 
 from scheduler.client import Client
 
@@ -38,6 +40,21 @@ def box(url: str | None) -> Iterator[Client]:
     """A client of the box for the time of a command."""
     with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
         yield client
+
+
+@contextmanager
+def screen(console: Console, *, whole: bool = False) -> Iterator[Callable[[RenderableType], None]]:
+    """Shows each view in place of the one before, or after it where nobody looks at a terminal.
+
+    Args:
+        console: Where.
+        whole: Whether the views have the whole screen.
+    """
+    if not console.is_terminal:
+        yield lambda view: console.print(view, "")
+        return
+    with Live(console=console, auto_refresh=False, screen=whole) as live:
+        yield lambda view: live.update(view, refresh=True)
 
 
 def print_json(value: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +44,8 @@ def check(
 
 def _check_policy(name: str, options: dict[str, Any]) -> None:
     try:
-        load_policy(name, **options)
+        with redirect_stdout(sys.stderr):  # a policy may print while it is made
+            load_policy(name, **options)
     except ValueError as error:
         raise LaxityError(f"policy: {error}") from None
 

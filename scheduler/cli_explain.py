@@ -76,6 +76,8 @@ def explain(
     for name, option in given(ctx).items():
         if name in unfit:
             raise InputProblem(f"{option} goes {'with' if request is None else 'without'} an ID")
+    if journal is not None and "url" in given(ctx):
+        raise InputProblem("--journal names what to read, so no box is asked: leave --url out")
     path = journal or _journal_of(url)
     if request is None:
         _show_recent(_recent(path, count, outcome, model), as_json)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from scheduler.cli_box import AsJson, print_json
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import SETTINGS, examples, given
 from scheduler.cli_inputs import InputProblem, load_array, load_items
 from scheduler.cli_tables import figure, percent, plain_table
 from scheduler.errors import LaxityError
@@ -89,6 +89,7 @@ Name = Annotated[
     ),
 )
 def make_variant(
+    ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="MODEL", help="A model of the repository.")],
     to: Format = "int8",
     source: Source = None,
@@ -107,6 +108,8 @@ def make_variant(
     """
     if to not in FORMATS:
         raise InputProblem(f"--to {to!r}: accepted are {' and '.join(FORMATS)}")
+    if to != "int8" and "calibrate" in given(ctx):
+        raise InputProblem(f"--calibrate goes with --to int8; {to} needs no ranges")
     if labels is not None and not inputs:
         raise InputProblem("--labels are of items: name these with --input")
     model = _model(models, name)

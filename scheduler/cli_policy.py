@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from types import FrameType
 from typing import Annotated, Any, Protocol
 
 import typer
@@ -16,6 +20,9 @@ from scheduler.errors import LaxityError
 from scheduler.policy_loading import load_policy
 
 MakePolicy = Callable[[], Policy]
+
+_LIMIT_S = 60.0
+"""For one check or scenario, which take about a second: beyond it a policy decides without end."""
 
 
 class Verdict(Protocol):
@@ -95,19 +102,25 @@ def _test(trial: Trial, name: str, as_json: bool) -> bool:
     def make() -> Policy:
         return load_policy(name)
 
-    try:
-        label = type(make()).__name__
-    except ValueError as error:
-        raise LaxityError(str(error)) from None
     say = Console(stderr=True, highlight=False)
-    with say.status("the laws") as status:
-        verdicts = list(trial.try_policy(make))
-        lawful = all(verdict.problem is None for verdict in verdicts)
-        shares: dict[str, dict[str, float | None]] = {}
-        for scenario in trial.SCENARIOS if lawful else ():
-            status.update(f"scenario {scenario}")
-            played = trial.play_policy(label, make, scenario)
-            shares[scenario] = {result.policy: result.on_time_share() for result in played}
+    with redirect_stdout(sys.stderr):  # stdout is for what came of it, not for what a policy prints
+        try:
+            policy = make()
+        except ValueError as error:
+            raise LaxityError(str(error)) from None
+        label = type(policy).__name__
+        with say.status("the laws") as status, _ended(policy) as again:
+            verdicts = []
+            for verdict in trial.try_policy(make):
+                verdicts.append(verdict)
+                again()
+            lawful = all(verdict.problem is None for verdict in verdicts)
+            shares: dict[str, dict[str, float | None]] = {}
+            for scenario in trial.SCENARIOS if lawful else ():
+                status.update(f"scenario {scenario}")
+                played = trial.play_policy(label, make, scenario)
+                shares[scenario] = {result.policy: result.on_time_share() for result in played}
+                again()
     if as_json:
         checks = [{"check": v.check, "problem": v.problem} for v in verdicts]
         figures = {"policy": label, "lawful": lawful, "checks": checks, "on_time_share": shares}
@@ -115,6 +128,47 @@ def _test(trial: Trial, name: str, as_json: bool) -> bool:
     else:
         _show(Console(highlight=False), label, verdicts, shares)
     return lawful
+
+
+class _NoEnd(BaseException):
+    """Time is up; no `except Exception` on the way may hide that."""
+
+
+@contextmanager
+def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
+    """Ends what runs inside when it takes longer than `_LIMIT_S`; what is given starts anew.
+
+    Raises:
+        LaxityError: It took longer; says where the policy was.
+    """
+
+    def again() -> None:
+        signal.setitimer(signal.ITIMER_REAL, _LIMIT_S)
+
+    def end(_number: int, frame: FrameType | None) -> None:
+        raise _NoEnd(_line_in(type(policy).__module__, frame))
+
+    before = signal.signal(signal.SIGALRM, end)
+    try:
+        again()
+        yield again
+    except _NoEnd as no_end:
+        raise LaxityError(
+            f"{type(policy).__name__} had not ended a check or a scenario after {_LIMIT_S:g} s"
+            f"{no_end}; a decision should take microseconds"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _line_in(module: str, frame: FrameType | None) -> str:
+    """Which line of a module runs; empty if none of it does."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == module:
+            return f", at {frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _show(

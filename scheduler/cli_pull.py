@@ -83,7 +83,9 @@ def pull_model(
 def _progress() -> Iterator[Callable[[str, int], None]]:
     """Shows on a terminal how much of which file has come."""
     columns = TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bars:
         tasks: dict[str, TaskID] = {}
 
         def tell(path: str, size: int) -> None:

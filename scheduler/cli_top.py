@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.cli_box import AsJson, Url, box
+from scheduler.cli_box import AsJson, Url, box, screen
 from scheduler.cli_help import SETTINGS, examples
 from scheduler.cli_status import headline
 from scheduler.cli_tables import STYLES, figure, percent, plain_table
@@ -60,33 +58,28 @@ def top(
     """
     with box(url) as client:
         try:
-            _watch(client, interval, count, as_json)
+            if as_json:
+                for _, activity in _looks(client, interval, count):
+                    print(json.dumps(activity), flush=True)
+                return
+            # A screen of its own goes away at the end, with what so many looks have shown.
+            with screen(Console(highlight=False), whole=count is None) as show:
+                for status, activity in _looks(client, interval, count):
+                    show(_view(status, activity))
         except KeyboardInterrupt:
             return
 
 
-def _watch(client: Client, interval: float, count: int | None, as_json: bool) -> None:
+def _looks(
+    client: Client, interval: float, count: int | None
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """The status and the activity since the look before, every `interval` seconds."""
     before = _look(client)
-    shown = 0
-    console = Console(highlight=False)
-    # A screen of its own goes away at the end, with what a limited number of looks has shown.
-    screen = sys.stdout.isatty() and not as_json and count is None
-    view = Live(console=console, auto_refresh=False, screen=True) if screen else nullcontext()
-    with view as live:
-        while count is None or shown < count:
-            time.sleep(interval)
-            now = _look(client)
-            activity = activity_between(before, now)
-            if as_json:
-                print(json.dumps(activity), flush=True)
-            elif live is not None:
-                live.update(_view(now[0], activity), refresh=True)
-            else:
-                if shown:
-                    console.print()
-                console.print(_view(now[0], activity))
-            before = now
-            shown += 1
+    for _ in itertools.count() if count is None else range(count):
+        time.sleep(interval)
+        now = _look(client)
+        yield now[0], activity_between(before, now)
+        before = now
 
 
 def _look(client: Client) -> Look:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PlainSerializer
+from pydantic import AfterValidator, PlainSerializer
 
-from scheduler.config_types import Count, Seconds, Section
+from scheduler.config_types import Count, Positive, Seconds, Section
 
 _FORMS = "memory://, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH"
 
@@ -56,7 +56,7 @@ class CacheConfig(Section):
     max_input_kb: Count = 4096
     """The largest input that is looked up, in 10^3 bytes; hashing 1000 KB takes about 0.12 ms."""
 
-    timeout_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
+    timeout_ms: Positive = 100.0
     """After how long without an answer a Redis counts as away, in milliseconds. A request never
     waits for it longer than a quarter of what it has to spare."""
 

@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from scheduler.config_types import ConfigPath, Count, Seconds, Section, written_as
+from scheduler.config_types import ConfigPath, Count, Positive, Seconds, Section, written_as
 
 _SCHEMES = {"grpc": 8001, "grpcs": 443, "http": 80, "https": 443}
 """The schemes of a cloud's URL, each with the port that it means."""
 
 _EXAMPLE = "should be like grpcs://infer.example:443, or with grpc://, http:// or https://"
 
-Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Cost = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 def _server_url(text: str) -> str:
@@ -110,7 +110,7 @@ class CloudConfig(Section):
     """How long one request is expected to take there, without the way. With it nothing is sent
     there to find out when the box starts."""
 
-    bandwidth_mbps: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    bandwidth_mbps: Positive | None = None
     """What the way carries, in 10^6 bits per second, until it is measured."""
 
     probe_s: Seconds = 1.0

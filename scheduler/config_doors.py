@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scheduler.config_types import ConfigPath, Count, Seconds, Section
+from scheduler.config_types import ConfigPath, Count, Positive, Seconds, Section
 
 
 class TlsConfig(Section):
@@ -34,12 +34,10 @@ class DoorsConfig(Section):
     compat: Literal["laxity", "triton"] = "laxity"
     """triton answers refusals with Triton's status codes and messages."""
 
-    default_deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10_000.0
+    default_deadline_ms: Positive = 10_000.0
     """The deadline of a request that names none, unless its tenant or model has one."""
 
-    model_deadline_ms: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict
-    )
+    model_deadline_ms: dict[str, Positive] = Field(default_factory=dict)
     """The same by model."""
 
     shared_memory: bool = False

@@ -16,6 +16,9 @@ from scheduler.errors import LaxityError
 
 Location = Sequence[str | int]
 
+MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -81,7 +84,12 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
     Raises:
         ConfigError: The text isn't YAML, isn't a mapping, or has a key twice in one mapping.
     """
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        message = f"not YAML: the character U+{ord(text[error.position]):04X}"
+        where = text.count("\n", 0, error.position) + 1
+        raise ConfigError(source, [Problem("", message, where)]) from None
     try:
         node = loader.get_single_node()
         duplicates = list(_duplicates(node, [], set()))
@@ -91,7 +99,7 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise ConfigError(source, [Problem("", f"not YAML: {error.problem}", line)]) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except MALFORMED as error:
         raise ConfigError(source, [Problem("", f"not YAML: {error}")]) from None
     finally:
         loader.dispose()
@@ -196,8 +204,8 @@ def _unknown_key(key: str, model: type[BaseModel]) -> str:
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
     for part in location:
         if isinstance(part, str):
-            inner = _model_in(model.model_fields[part].annotation)
-            model = inner or model
+            field = model.model_fields.get(part)  # none for an item of a set, which has no place
+            model = (field and _model_in(field.annotation)) or model
     return model
 
 

@@ -18,12 +18,18 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from scheduler.address import Address, parse_address
+from scheduler.address import Address, AddressError, parse_address
 
 
 def _absolute(path: Path, info: ValidationInfo) -> Path:
     base = (info.context or {}).get("base") or Path.cwd()
-    return Path(os.path.normpath(base / path.expanduser()))
+    try:
+        return Path(os.path.normpath(base / path.expanduser()))
+    except RuntimeError:
+        raise ValueError(
+            f"{str(path)!r} starts at a home that is not known; write an absolute path, or begin "
+            "with ./ where that is a folder's name"
+        ) from None
 
 
 def _listening_address(value: object) -> Address:
@@ -32,7 +38,7 @@ def _listening_address(value: object) -> Address:
 
 def one_or_more(value: object) -> object:
     """A list of one address may be written as that address."""
-    return [value] if isinstance(value, str | Address) else value
+    return [value] if isinstance(value, str | int | Address) else value
 
 
 def written_as(pattern: str, wanted: str) -> AfterValidator:
@@ -48,13 +54,16 @@ def written_as(pattern: str, wanted: str) -> AfterValidator:
 
 ConfigPath = Annotated[Path, AfterValidator(_absolute)]
 Count = Annotated[int, Field(strict=True, ge=1)]
-Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Seconds = Positive
 
 
 def _door_address(value: object) -> Address:
     if isinstance(value, Address):
         return value
     text = str(value)
+    if ":" not in text:
+        raise AddressError(f"{text!r} should be HOST:PORT, such as 127.0.0.1:8700")
     return parse_address(text if "://" in text else f"tcp://{text}")
 
 

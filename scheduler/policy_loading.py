@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -49,12 +50,12 @@ def find_policy(name: str) -> PolicyFactory:
         return POLICIES[name]
     where, _, class_name = name.rpartition(":") if ":" in name else (name, "", "")
     if where.endswith(".py"):
-        return _class_of(name, _file(name, Path(where).expanduser()), class_name)
+        return _class_of(name, _file(name, Path(os.path.expanduser(where))), class_name)
     offered = {point.name: point for point in entry_points(group=GROUP)}
     if name in offered:
         try:
             return _checked(name, offered[name].load())
-        except Exception as error:  # foreign code: whatever it raises is said
+        except (Exception, SystemExit) as error:  # foreign code: whatever it raises is said
             told = f"entry point {offered[name].value!r}: {_said(error)}"
             raise ValueError(f"policy {name!r}: {told}") from error
     if where and class_name:
@@ -83,7 +84,7 @@ def _file(name: str, path: Path) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses look their own module up
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except Exception as error:  # foreign code: whatever it raises is said
+    except (Exception, SystemExit) as error:  # foreign code: whatever it raises is said
         if before is None:
             del sys.modules[module_name]
         else:
@@ -95,7 +96,7 @@ def _file(name: str, path: Path) -> ModuleType:
 def _module(name: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(where)
-    except Exception as error:  # foreign code: whatever it raises is said
+    except (Exception, SystemExit) as error:  # foreign code: whatever it raises is said
         raise ValueError(f"policy {name!r}: module {where!r}: {_said(error)}") from error
 
 
@@ -140,5 +141,5 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

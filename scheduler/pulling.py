@@ -54,6 +54,9 @@ def source_of(url: str, model: str, token: str | None) -> Source:
         AddressError: It names a box in a way that no box has.
     """
     scheme, separator, _ = url.partition("://")
+    if not separator and url.startswith((".", "/")):
+        place = Path(url).absolute().as_uri()
+        raise InvalidInput(f"{url!r} is neither a box nor a URL; a folder here is like {place}")
     if not separator or scheme in BOX_SCHEMES:
         return BoxSource(parse_address(url if separator else f"tcp://{url}"), model, token)
     return Folder(url, model)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from io import StringIO
 from typing import Any
@@ -207,11 +209,36 @@ class TestHelp:
         status, out, _ = laxity("--version")
         assert (status, out.split()[0]) == (0, "laxity")
 
-    @pytest.mark.parametrize("words", ["modles", "infer", "infer digits", "status --wacht"])
+    @pytest.mark.parametrize(
+        "words", ["modles", "infer", "infer digits", "status --wacht", "demo --json /"]
+    )
     def test_a_wrong_command_line_is_status_2(self, laxity, words):
         status, out, err = laxity(*words.split())
         assert (status, out) == (2, "")
         assert "laxity" in err
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ("status --interval 3", "--interval goes with --watch"),
+            ("infer digits -i x.npy --durable --top 3", "--top is of a result"),
+            ("infer digits -i x.npy --durable -o x.npz", "--output is of a result"),
+            ("explain --journal x --url unix:///x", "leave --url out"),
+        ],
+    )
+    def test_an_option_that_would_do_nothing_is_refused(self, laxity, words, said):
+        status, out, err = laxity(*words.split())
+        assert (status, out) == (2, "")
+        assert said in err
+
+    def test_what_a_terminal_cannot_show_is_replaced(self):
+        ended = subprocess.run(
+            [sys.executable, "-m", "scheduler.cli", "pull", "--help"],
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            check=True,
+        )
+        assert b"file:// ?" in ended.stdout
 
 
 class TestWithoutABox:
@@ -357,6 +384,12 @@ class TestInfer:
         assert header["exact"] is True
         assert header["in"] == [["image", "float32", [1, 2, 2]]]
         assert 100e6 < header["budget_ns"] <= 5000e6
+
+    @pytest.mark.parametrize("words", [(), ("--durable",)])
+    def test_no_time_at_all_is_not_the_default(self, box, laxity, scan, words):
+        status, out, err = laxity("infer", "digits", "-i", scan, "--deadline-ms", "0", *words)
+        assert (status, out) == (1, "")
+        assert "more than 0" in err
 
     def test_what_was_noted_of_an_answer_is_said(self, box, laxity, scan):
         notes = {"shrunk": "image as float16 for eu"}

@@ -74,6 +74,7 @@ def test_what_loses_too_much_is_said_and_fails(optimize, models, tmp_path):
         (["digits", "--to", "int3"], "accepted are int8 and fp16"),
         (["digits"], "int8 needs typical items"),
         (["digits", "--labels", "x.npy", "--to", "fp16"], "name these with --input"),
+        (["digits", "--calibrate", "5", "--to", "fp16"], "--calibrate goes with --to int8"),
         (["digit"], "did you mean 'digits'?"),
         (["digits", "--from", "smal"], "did you mean 'small'?"),
         (

@@ -169,6 +169,8 @@ def test_a_box_gives_only_what_it_serves_and_only_to_boxes(box):
         ("memory://b", "nothing that a model can come from"),
         ("zip://a.zip::https://b", "without ::"),
         ("https://b/c?key=secret", "without \\?"),
+        ("/srv/models", "a folder here is like file:///srv/models"),
+        ("./models", "a folder here is like file:///.*/models"),
     ],
 )
 def test_what_is_no_place_is_named_with_what_would_be(url, said):
@@ -208,4 +210,5 @@ def test_a_list_of_files_without_end_is_not_read_to_it(shelf, root):
 def test_the_command_takes_a_model_that_can_be_served(web, shelf, root):
     done = CliRunner().invoke(app, ["pull", "relu", "--from", web, "--models", str(root)])
     assert done.exit_code == 0, done.output
+    assert done.stderr == "", "no progress where nobody looks at it"
     assert files(root / "relu") == files(shelf / "relu")

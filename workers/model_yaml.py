@@ -24,6 +24,9 @@ NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
 Name = Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")]
 PositiveInt = Annotated[int, Field(ge=1)]
 
+_MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
+
 
 class ModelFileError(ValueError):
     """A `model.yaml` cannot be used; the message says where and what would be accepted."""
@@ -167,7 +170,7 @@ def parse_model_file(text: str) -> ModelFile:
     """
     try:
         content = yaml.load(text, Loader=_UniqueKeyLoader)  # a SafeLoader
-    except yaml.YAMLError as error:
+    except _MALFORMED as error:
         raise ModelFileError(f"not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ModelFileError("must be a mapping with at least the key 'variants'")

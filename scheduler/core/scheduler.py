@@ -287,14 +287,14 @@ class Scheduler:
 
     # -- decisions
 
-    def _decide(self) -> Exception | None:
+    def _decide(self) -> BaseException | None:
         self._wish_ns = None
         if not self.queues and not (self.runs and getattr(self.policy, "watches_runs", False)):
             return None
         try:
             for decision in self.policy.decide(self._view):
                 self._carry_out(decision)
-        except Exception as error:  # a policy is foreign code: its failure must not lose requests
+        except (Exception, SystemExit) as error:  # foreign code: its failure must lose no request
             return error
         return None
 

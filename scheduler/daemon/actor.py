@@ -173,9 +173,13 @@ class SchedulerProcess:
     async def _listen(self, address: Address) -> asyncio.AbstractServer:
         if address.path is None:
             tls = self._tls if address.scheme == "tls" else None
-            return await self._loop.create_server(
-                self._door, address.host, address.port or 0, ssl=tls
-            )
+            try:
+                return await self._loop.create_server(
+                    self._door, address.host, address.port or 0, ssl=tls
+                )
+            except OSError as error:
+                why = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+                raise OSError(f"can't listen on {address}: {why}") from None
         return await self._listen_unix(self._door, address.path)
 
     async def _listen_unix(

@@ -96,11 +96,14 @@ def test_an_entry_point_is_a_policy(monkeypatch):
         ("{folder}/wrong.py", "wrong.py raised SyntaxError"),
         ("no_such_module:Own", "module 'no_such_module': ModuleNotFoundError"),
         ("policies:DEFAULT", "is 'goodput', which makes no policy"),
+        ("{folder}/program.py", "program.py raised SystemExit: 0"),
+        ("~nobody-of-that-name/own.py", "there is no file"),
     ],
 )
 def test_what_is_no_policy_is_told(own, name, told):
     (own.parent / "empty.py").touch()
     (own.parent / "wrong.py").write_text("class")
+    (own.parent / "program.py").write_text("import sys; sys.exit(0)")
     with pytest.raises(ValueError, match=told):
         load_policy(name.format(folder=own.parent))
 
@@ -116,11 +119,15 @@ def test_what_a_policy_raises_while_it_is_made_is_told(own):
     failing = own.parent / "failing.py"
     failing.write_text(
         "class Failing:\n"
-        "    def __init__(self, depth=1): {}['depth']\n"
+        "    def __init__(self, depth=1):\n"
+        "        if depth == 0: raise SystemExit(0)\n"
+        "        {}['depth']\n"
         "    def decide(self, view): return ()\n"
     )
     with pytest.raises(ValueError, match=r"with depth=3 it raised KeyError: 'depth'"):
         load_policy(str(failing), depth=3)
+    with pytest.raises(ValueError, match=r"with depth=0 it raised SystemExit: 0"):
+        load_policy(str(failing), depth=0)
 
 
 def test_the_example_swaps_in_and_out_without_losing_a_request():

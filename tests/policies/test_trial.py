@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from replay import policy_trial
+from scheduler import cli_policy
 from scheduler.cli import app
 
 pytestmark = pytest.mark.no_cover
@@ -40,6 +41,47 @@ def test_a_policy_that_breaks_a_law_fails_and_is_not_played(tmp_path):
     assert result.exit_code == 1
     assert re.search(r"FAIL keeps the laws.*\n\s+4 \(work conservation\)", result.stdout)
     assert "the scenarios were not played" in result.stdout
+
+
+def test_a_policy_that_ends_the_process_fails(tmp_path):
+    wrong = tmp_path / "program.py"
+    wrong.write_text("class Ends:\n    def decide(self, view):\n        raise SystemExit(0)\n")
+    result = CliRunner().invoke(app, ["policy", "test", str(wrong)])
+    assert result.exit_code == 1
+    assert "PolicyFailed: SystemExit: 0" in result.stdout
+
+
+def test_what_a_policy_prints_is_not_among_the_figures(tmp_path):
+    chatty = tmp_path / "chatty.py"
+    chatty.write_text(
+        "print('loaded')\n"
+        "class Chatty:\n"
+        "    def decide(self, view):\n"
+        "        print('asked')\n"
+        "        return ()\n"
+    )
+    result = CliRunner().invoke(app, ["policy", "test", str(chatty), "--json"])
+    assert not json.loads(result.stdout)["lawful"]
+    assert {"loaded", "asked"} <= set(result.stderr.splitlines())
+    config = tmp_path / "edge.yaml"
+    config.write_text(f"policy: {{name: {chatty}}}")
+    result = CliRunner().invoke(app, ["config", "check", str(config), "--json"])
+    assert json.loads(result.stdout)["policy"]["name"] == str(chatty)
+
+
+def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path, laxity, monkeypatch):
+    monkeypatch.setattr(cli_policy, "_LIMIT_S", 0.05)
+    endless = tmp_path / "endless.py"
+    endless.write_text(
+        "class Endless:\n"
+        "    def decide(self, view):\n"
+        "        while True:\n"
+        "            try: list(range(100))\n"
+        "            except Exception: pass\n"
+    )
+    status, out, err = laxity("policy", "test", str(endless))
+    assert (status, out) == (1, "")
+    assert re.search(r"Endless had not ended .* at \S*endless.py:[345]; a decision should", err)
 
 
 def test_the_tutorial_shows_the_example():

@@ -1,0 +1,59 @@
+"""`edge_agent` where it can't start: what it says, and what it leaves alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def refusal(config: Path) -> str:
+    """What it says of a configuration that it can't serve."""
+    command = [sys.executable, "-m", "edge_agent", "--config", str(config)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode in (1, 2)
+    assert "Traceback" not in ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(text: str) -> Path:
+        (tmp_path / "models").mkdir()
+        path: Path = tmp_path / "edge.yaml"
+        path.write_text(f"state_dir: state\n{text}")
+        return path
+
+    return write_file
+
+
+def test_a_file_where_a_socket_should_be_is_left_alone(write, tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("of somebody")
+    told = refusal(write(f"listen: {{native: 'unix://{notes}'}}"))
+    assert told == f"can't listen on unix://{notes}: {notes} is there, and is no socket"
+    assert notes.read_text() == "of somebody"
+
+
+def test_a_socket_where_no_folder_can_be_is_told(write, tmp_path):
+    place = tmp_path / "edge.yaml" / "s"
+    told = refusal(write(f"listen: {{native: 'unix://{place}'}}"))
+    assert told == f"can't listen on unix://{place}: the folder can't be made: File exists"
+
+
+def test_a_state_dir_that_can_not_be_written_to_is_told(tmp_path):
+    file = tmp_path / "edge.yaml"
+    file.write_text(f"state_dir: {file}")
+    assert refusal(file) == (
+        f"the state folder {file} can't be written: File exists; let this user write there, or "
+        "set another state_dir"
+    )
+
+
+def test_brackets_in_what_is_wrong_are_shown(tmp_path):
+    file = tmp_path / "[blue]" / "edge.yaml"
+    file.parent.mkdir()
+    file.write_text("site: '[/b] pip install laxity[gpu]'")
+    assert refusal(file).startswith(f"{file}:1: site: '[/b] pip install laxity[gpu]' should be")
