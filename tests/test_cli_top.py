@@ -128,7 +128,7 @@ def test_looks_that_are_counted_stay_on_the_terminal(tmp_path):
     box.close()
     assert b"\x1b[?1049h" not in shown, "a screen of its own takes all away when it ends"
     assert shown.count(b"cpu:0") >= 2
-    assert shown.endswith(b"\n")
+    assert shown.removesuffix(b"\x1b[?25h").endswith(b"\n"), "the prompt gets a line of its own"
 
 
 def test_scripts_get_a_line_for_each_look(top):
