@@ -23,6 +23,7 @@ from scheduler.deadlines import Deadlines
 from scheduler.dialer import Dialer
 from scheduler.errors import (
     DeadlineExpired,
+    DeadlineInfeasible,
     InvalidInput,
     LaxityError,
     ProtocolError,
@@ -400,6 +401,8 @@ class Exchange:
             self._calls[call.id] = call
             self._send_waiting()
             return
+        if isinstance(error, DeadlineInfeasible):
+            _add_way(error, connection.overhead.ns)
         self._end(call, error)
 
     def _on_goodbye(
@@ -424,6 +427,13 @@ class Exchange:
     def _close_if_done(self, connection: Connection) -> None:
         if not any(call.connection is connection for call in self._calls.values()):
             connection.close()
+
+
+def _add_way(error: DeadlineInfeasible, way_ns: int) -> None:
+    """A box offers what it needs itself; who asks again needs the way there and back besides."""
+    offers = error.detail.get("earliest_budget_ms")
+    if isinstance(offers, dict):
+        error.detail["earliest_budget_ms"] = {at: ms + way_ns / 1e6 for at, ms in offers.items()}
 
 
 def _too_late(call: Call, now_ns: int) -> DeadlineExpired:

@@ -418,7 +418,11 @@ class TestInfer:
         status, out, err = laxity("infer", "digits", "-i", scan)
         assert status == 1
         assert "result" not in out
-        assert err == "laxity: infeasible: no target; possible now: --deadline-ms 41.3\n"
+        told = re.fullmatch(
+            r"laxity: infeasible: no target; possible now: --deadline-ms ([0-9.]+)\n", err
+        )
+        assert told is not None
+        assert 41.3 <= float(told[1]) < 1_000, "the way to the box and back comes on top"
 
     def test_some_of_many_are_refused(self, box, laxity, scan):
         def every_other(peer: Peer, header: wire.Header) -> None:

@@ -26,6 +26,10 @@ from scheduler.core.targets import TargetSpec
 _STEPS = 400_000
 """So many steps of time there are at most, unless the shortest service time is below one."""
 
+_LONGEST = 10_000
+"""So many of its shortest batches long may a workload be: each round goes through all of them.
+Where a batch is so short beside all that comes, the fluid loses little."""
+
 _TIMES = 32
 """So many service times of an option are told apart."""
 
@@ -99,7 +103,9 @@ def whole_bound(
     truth fits on the grid, and V never rises with t, so the grid's V is not below.
 
     The fares are found by a subgradient method on the mean service times: who is served more
-    than once pays too much, who is never served pays too little. Any fares give a bound.
+    than once pays too much, who is never served pays too little. Any fares give a bound. None
+    are sought for a workload more than 10,000 times as long as its shortest batch: then all that
+    could be served at all is the bound.
 
     Sources: M. L. Fisher, "The Lagrangian Relaxation Method for Solving Integer Programming
     Problems", Management Science 27(1), 1981; B. T. Polyak, "Minimization of unsmooth
@@ -127,6 +133,9 @@ def whole_bound(
     if clock is None:
         return WholeBound(0.0, offered, 1)
     worth = np.where(able, found.worth, 0.0)
+    shortest_ns = min(option.least_ns for option, _ in offers)
+    if clock.steps * clock.grid_ns > _LONGEST * shortest_ns:
+        return WholeBound(float(np.sum(worth)), offered, clock.grid_ns)
     certain = [_certain(option) for option, _ in offers]
     devices = _devices(fleet, found, offers, certain, clock)
     starts = _first(worth, offers, devices), _FIRST_FARE * worth

@@ -130,7 +130,7 @@ def test_the_budget_goes_to_the_scheduler_and_its_refusal_comes_back(box: OneMod
     assert response.status == 429
     assert dict(response.headers)["retry-after"] == "2"
     assert said(response)["code"] == "infeasible"
-    assert said(response)["earliest_ms"] == 80.0
+    assert 80.0 < said(response)["earliest_ms"] < 1_000  # the way is the door's to add
 
 
 @pytest.mark.parametrize(

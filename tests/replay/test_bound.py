@@ -47,6 +47,15 @@ def linear(name: str, curves: dict[str, tuple[float, float]], sizes=SIZES) -> Ta
     return TargetSpec(name, tuple(offers))
 
 
+def test_a_workload_of_very_short_batches_is_bounded_at_once(monkeypatch):
+    monkeypatch.setattr("replay.bound.whole._search", lambda *_: pytest.fail("searched"))
+    fleet = [linear("cpu:0", {"a": (0.01, 0.01)}, sizes=(1,))]
+    arrivals = [Arrival(i * MS, A, 10_000 * (i > 0)) for i in range(300)]
+    assert whole_bound(arrivals, fleet).value == 0
+    arrivals = [Arrival(i * MS // 100, A, 300 * MS * (i > 0)) for i in range(300)]
+    assert whole_bound(arrivals, fleet).value == 299
+
+
 def poisson(count: int, per_ms: float, budgets_ms=(15, 25, 50), models="aab", seed=1):
     chance = random.Random(seed)
     at_ms = 0.0
