@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import ray
 
+from edge_agent.rebirth import end_started
+
 _SHUTDOWN_S = 8.0
 
 _PARTS = frozenset(("gcs_server", "raylet"))
@@ -54,7 +56,7 @@ class Cluster:
                 _temp_dir=str(folder),
             )
         except BaseException:
-            _kill(psutil.Process().children(recursive=True))
+            end_started(folder)
             raise
         finally:
             signal.signal(signal.SIGTERM, handler)
@@ -87,10 +89,6 @@ class Cluster:
         shutdown = threading.Thread(target=ray.shutdown, daemon=True)
         shutdown.start()
         shutdown.join(_SHUTDOWN_S)
-        _kill(started)
-
-
-def _kill(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        for process in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -48,6 +48,11 @@ def start_over(born_s: float, folder: Path) -> None:
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **told})
 
 
+def end_started(folder: Path) -> None:
+    """Ends all that this life has started, and what keeps files in its folder."""
+    _end_all(os.environ.get(_MARK, ""), str(folder))
+
+
 def end_past_life() -> None:
     """Ends what a life before this one in the same process has left, if there was one."""
     life = os.environ.pop(_PAST, None)

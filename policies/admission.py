@@ -36,9 +36,9 @@ MISSED = 0.7
 KEPT = 0.999
 """It falls by this for each that is served: without broken promises it is tried to admit more."""
 
-LEAST, MOST = 0.05, 1.0
-"""Where the factor ends: never is a wait taken to be longer than the fluid's. A burst of broken
-promises would else refuse what could have been served after it."""
+LEAST, MOST = 0.05, 2.5
+"""Where the factor ends. With 1.0 a little more is finished under overload, and far more promises
+are broken: docs/policies-compared.md has figures."""
 
 COSTLIER = 4.0
 """At most so much longer is what costs more than others taken to wait."""

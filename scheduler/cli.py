@@ -38,7 +38,7 @@ from scheduler import (
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json, screen
 from scheduler.cli_help import SETTINGS, TwoWordCommands, examples, given
-from scheduler.cli_inputs import InputProblem, load_inputs
+from scheduler.cli_inputs import InputProblem, check_places, load_inputs
 from scheduler.cli_status import status_view
 from scheduler.cli_tables import models_view
 from scheduler.client import Client
@@ -125,10 +125,7 @@ def demo(
     """Start a box of its own, overload it, kill its worker, and show what became of deadlines."""
     from replay.demo import Demo
 
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise InputProblem(f"--json {json_file}: there is no folder {json_file.parent}")
-    if json_file is not None and json_file.is_dir():
-        raise InputProblem(f"--json {json_file}: this is a folder; name a file")
+    check_places(json_file)
     raise typer.Exit(Demo(seconds_per_phase, cameras, seed, json_file, keep).run())
 
 
@@ -317,6 +314,7 @@ def infer(
     """Send one request, and see the result and where its time went."""
     if durable and (idle := {"top", "output"} & given(ctx).keys()):
         raise InputProblem(f"--{idle.pop()} is of a result: it goes with `laxity task result ID`")
+    check_places(output)
     black_white = _levels(levels)
     with box(url) as client:
         listed = client.models()["models"]

@@ -38,6 +38,19 @@ class InputProblem(LaxityError):
     code = "usage"
 
 
+def check_places(*paths: Path | None) -> None:
+    """Makes sure, before long work, that files could be where its results are to be written.
+
+    Raises:
+        InputProblem: One could not.
+    """
+    for path in paths:
+        if path is not None and path.is_dir():
+            raise InputProblem(f"{path} is a folder; name a file to write to")
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputProblem(f"{path}: there is no folder {path.parent}")
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """An input, ready to be sent.

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from scheduler.cli_help import SETTINGS, examples, given
-from scheduler.cli_inputs import InputProblem
+from scheduler.cli_inputs import InputProblem, check_places
 from scheduler.config_problems import ConfigError
 from scheduler.errors import LaxityError
 
@@ -117,7 +117,7 @@ def replay(
             raise typer.Exit(_verify(Path(source)))
         from replay.planning import Ask, plan
 
-        _check_places(json_file, full, report)
+        check_places(json_file, full, report)
         if _is_live(against):
             _refuse(ctx, {"policy", "compare", "jobs"}, "a running box has a policy of its own")
         ask = Ask(
@@ -223,14 +223,6 @@ def _is_live(against: str) -> bool:
     if against not in ("sim", "live"):
         raise InputProblem(f"--against is sim or live, not {against!r}")
     return against == "live"
-
-
-def _check_places(*paths: Path | None) -> None:
-    for path in paths:
-        if path is not None and path.is_dir():
-            raise InputProblem(f"{path} is a folder; name a file to write to")
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputProblem(f"{path}: there is no folder {path.parent}")
 
 
 @contextmanager

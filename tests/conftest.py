@@ -20,13 +20,8 @@ COVERED = ("tests/core/", "tests/policies/")
 folders and elsewhere, would take up to five times as long."""
 
 
-WAITING = "tests/e2e/"
-"""Tests that mostly wait. They go first, so that the quick ones fill what time they leave."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Traces what counts alone, and puts the tests in order."""
-    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
+    """Nothing else is traced."""
     for item in items:
         if not item.nodeid.startswith(COVERED):
             item.add_marker("no_cover")

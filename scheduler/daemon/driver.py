@@ -137,6 +137,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._drained = False
 
     # -- targets
 
@@ -262,7 +263,8 @@ class Driver:
         target = self.core.targets.get(target_id)
         if target is None or not target.up:
             return False
-        log.warning("target lost", target=target_id, reason=event.reason)
+        if not self._drained:  # then it is the end of the box
+            log.warning("target lost", target=target_id, reason=event.reason)
         for run_id in target.runs:
             del self._runs[run_id]
         self._handle(event)
@@ -321,6 +323,7 @@ class Driver:
         left = list(self._pending)
         for request_id in left:
             self.cancel(request_id)
+        self._drained = True
         return len(left)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ _IN_USE_NS, _IN_USE_S = 10_000_000_000, 0.1
 """The way to a server that was sent something lately is probed so often, unless messages tell it:
 what counts as too slow is sent nothing, and who does not say how long it took tells nothing."""
 
-_LEAST_PATIENCE_S = 0.02
+_LEAST_PATIENCE_S = 0.05
 """A probe has at least so long to come back."""
 
 _RETRY_S = 1.2
