@@ -16,6 +16,7 @@ from replay.results import RunResult
 from replay.simulator import Arrival, Ending, OnRun, Simulator
 from replay.sources import Source
 from replay.watching import Calibration, Timeline, row_of
+from scheduler.config_problems import MALFORMED
 from scheduler.core.commands import Dispatch
 from scheduler.core.errors import PolicyFailed
 from scheduler.core.limits import Limits
@@ -64,7 +65,7 @@ class PolicyChoice:
                 raise ValueError(f"policy {text!r}: an option is KEY=VALUE, not {part!r}")
             try:
                 options.append((key, yaml.safe_load(value)))
-            except yaml.YAMLError:
+            except MALFORMED:
                 raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
         choice = cls(text, name, tuple(options))
         choice.make()

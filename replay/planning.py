@@ -19,6 +19,7 @@ from replay.readers import FORMATS, open_trace
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
+from scheduler.config_problems import MALFORMED
 
 SCENARIOS = "scenarios"
 """The source that is all standard scenarios."""
@@ -124,7 +125,7 @@ def _named(ask: Ask) -> Any:
 def _is_scenario(path: Path) -> bool:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+    except (OSError, *MALFORMED):
         return False  # The reader of workloads says why.
     return isinstance(data, Mapping) and "workload" in data
 

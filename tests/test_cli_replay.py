@@ -135,6 +135,8 @@ def test_one_scenario_by_its_name_and_a_report(run):
         (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
         (["fleet.yaml", "--fleet", "fleet.yaml"], "fleet.yaml: "),
         (["traced.yaml", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for a trace b"),
+        (["load-0_5", "--policy", "goodput?quantile=!!bool x"], "quantile has no value that can"),
+        (["odd.yaml", "--fleet", "fleet.yaml"], "odd.yaml: "),
         (["empty", "--verify", "--policy", "edf"], "--verify plays nothing: leave out --policy"),
         (["work.yaml", "--against", "live", "--policy", "edf"], "own: leave out --policy"),
     ],
@@ -142,6 +144,7 @@ def test_one_scenario_by_its_name_and_a_report(run):
 def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
     Path("empty").mkdir()
     Path("traced.yaml").write_text("process: trace\npath: trace.csv\nmix: [{model: digits}]\n")
+    Path("odd.yaml").write_text("process: !!bool x\n")
     Path("broken.py").write_text("class P:\n    def decide(self, view):\n        1 / 0\n")
     Path("unmade.py").write_text(
         "class P:\n"

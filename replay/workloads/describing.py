@@ -25,6 +25,7 @@ from replay.workloads.keys import Keys, is_number, nearest
 from replay.workloads.mix import Mix, MixEntry
 from replay.workloads.processes import PROCESSES
 from replay.workloads.workload import Stream, TraceStream, Workload
+from scheduler.config_problems import MALFORMED
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
 
 _ALL_PROCESSES = (*PROCESSES, "trace")
@@ -41,7 +42,7 @@ def load_workload(path: Path | str) -> Workload:
         data = yaml.safe_load(Path(path).read_text())
     except OSError as error:
         raise WorkloadError(f"{path}: can't be opened ({error.strerror})") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except MALFORMED as error:
         raise WorkloadError(f"{path}: not YAML: {error}") from None
     return parse_workload(data, str(path), Path(path).parent)
 
