@@ -25,6 +25,9 @@ _LIMIT_S = 60.0
 """For one check or scenario, which take about a second: beyond it a policy decides without end."""
 
 
+_AGAIN_S = 1.0
+
+
 class Verdict(Protocol):
     """What came of one check of the conformance suite."""
 
@@ -143,7 +146,8 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
     """
 
     def again() -> None:
-        signal.setitimer(signal.ITIMER_REAL, _LIMIT_S)
+        # And once more, where it came in a place that no exception can leave, as in a `__del__`.
+        signal.setitimer(signal.ITIMER_REAL, _LIMIT_S, _AGAIN_S)
 
     def end(_number: int, frame: FrameType | None) -> None:
         raise _NoEnd(_line_in(type(policy).__module__, frame))
