@@ -95,11 +95,11 @@ class Admission:
         elif seen[2] != view.curve_epoch:
             current = [(kind, pace) for kind, pace in self._paces.items() if pace.is_current()]
             self._paces = dict(current if len(current) < _KINDS else ())
+        now = view, view.fleet_epoch, view.curve_epoch
         queues = list(view.queues.values())
-        if seen == (view, view.fleet_epoch, view.curve_epoch) and queues == self._queues:
+        if seen == now and queues == self._queues:
             return
-        self._seen = view, view.fleet_epoch, view.curve_epoch
-        self._queues = queues
+        self._seen, self._queues = now, queues
         lanes = self._lanes = []
         for queue in queues:
             kind = queue.kind

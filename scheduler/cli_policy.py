@@ -24,8 +24,8 @@ MakePolicy = Callable[[], Policy]
 _LIMIT_S = 60.0
 """For one check or scenario, which take about a second: beyond it a policy decides without end."""
 
-
 _AGAIN_S = 1.0
+"""After so long it is said again, where an exception could not leave, as in a `__del__`."""
 
 
 class Verdict(Protocol):
@@ -146,7 +146,6 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
     """
 
     def again() -> None:
-        # And once more, where it came in a place that no exception can leave, as in a `__del__`.
         signal.setitimer(signal.ITIMER_REAL, _LIMIT_S, _AGAIN_S)
 
     def end(_number: int, frame: FrameType | None) -> None:

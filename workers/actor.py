@@ -57,7 +57,8 @@ class WorkerProcess:
         link = link_of(spec)
         own_path = link_path if link is None else link_path.with_suffix(".far")
         self._due: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
-        self._due.put(None)
+        self._changed = threading.Event()
+        self._prepare_anew()
         self._link = LinkServer(own_path, self._host, lambda *key: self._due.put(key))
         if link is not None:
             self._link.say("way", {"t": "way", "transfer_ns": link.transfer_ns})
@@ -97,9 +98,16 @@ class WorkerProcess:
         while True:
             key = self._due.get()
             if key is None:
+                self._changed.clear()
                 self._prepare()
             elif (offer := self._host.measure_again(*key)) is not None:
                 self._say_offer(offer)
+
+    def _prepare_anew(self) -> None:
+        """Has all made ready; once, however often that becomes due before it is begun."""
+        if not self._changed.is_set():
+            self._changed.set()
+            self._due.put(None)
 
     def _prepare(self) -> None:
         for offer in self._host.prepare(self._say_progress):
@@ -114,7 +122,7 @@ class WorkerProcess:
         while True:
             time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
-                self._due.put(None)
+                self._prepare_anew()
             self._say_telemetry()
 
     def _say_offer(self, offer: Offer) -> None:

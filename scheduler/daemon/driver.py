@@ -400,7 +400,7 @@ class Driver:
     def _doubt(self, kind: RequestClass) -> None:
         """Has a device measured again that idles though requests of a class are refused."""
         targets = self.core.targets
-        devices = [targets[device_id] for device_id in self._workers if device_id in targets]
+        devices = (targets[device_id] for device_id in self._workers if device_id in targets)
         doubted = self._doubts.refused(kind, devices, self.core.now_ns)
         if doubted is not None:
             device_id, offer = doubted
