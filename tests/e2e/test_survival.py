@@ -282,10 +282,10 @@ def test_a_box_without_models_says_so_and_heeds_its_command_line(tmp_path: Path)
         [*command, "--models", str(tmp_path / "models")], stderr=subprocess.PIPE, text=True
     )
     assert agent.stderr is not None
-    said = []
-    for line in agent.stderr:
+    said: list[str] = []
+    for line in agent.stderr:  # what a process of Ray's logs comes by way of Ray, when it will
         said.append(line)
-        if line.startswith("Ready."):
+        if any(line.startswith("Ready.") for line in said) and "worker connected" in "".join(said):
             break
     shown = subprocess.run(
         [sys.executable, "-m", "scheduler.cli", "status", "--url", url],
