@@ -97,11 +97,16 @@ class FakeCuda:
 
     def cudaMemcpyAsync(self, to: int, of: int, size: int, kind: int, stream: int) -> tuple[Error]:
         device, host = (to, of) if kind == 1 else (of, to)
-        assert device in self.device
-        assert host in self.pinned
+
+        def check() -> None:
+            assert size <= ctypes.sizeof(self.device[device]), "more than that memory of the GPU"
+            assert size <= ctypes.sizeof(self.pinned[host]), "more than that pinned memory"
 
         def copy() -> None:
+            check()
             ctypes.memmove(to, of, size)
+
+        check()
 
         self.put(stream, copy)
         return (Error.cudaSuccess,)

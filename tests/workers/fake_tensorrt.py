@@ -269,6 +269,7 @@ class IExecutionContext:
             self._at(name)[...] = array
 
     def _at(self, name: str) -> Any:
+        assert self._addresses[name] in CUDA.device, "memory that was freed"
         dtype = nptype(self._engine.get_tensor_dtype(name))
         return array_at(self._addresses[name], self._shapes[name], dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,7 @@ class TensorRtSession:
         """Free the lanes, the scratch space, the stream and the engine."""
         while self._lanes:
             _, lane = self._lanes.popitem()
-            _close(lane)
+            self._close_lane(lane)
         if self._engine is not None:
             self._cuda.free(self._scratch)
             self._cuda.destroy_stream(self._stream)
@@ -290,7 +291,7 @@ class TensorRtSession:
             self._lanes[shapes] = lane
             if len(self._lanes) > _MAX_LANES:
                 _, oldest = self._lanes.popitem(last=False)
-                _close(oldest)
+                self._close_lane(oldest)
         self._lanes.move_to_end(shapes)
         return lane
 
@@ -312,9 +313,17 @@ class TensorRtSession:
                 lane.outputs.append(self._place(lane, name, shape))
             self._capture(lane)
         except BaseException:
-            _close(lane)
+            self._close_lane(lane)
             raise
         return lane
+
+    def _close_lane(self, lane: _Lane) -> None:
+        """Free a lane once nothing on the stream uses its memory; a run may have failed halfway."""
+        with suppress(CudaError):  # of what was on the stream; the memory is to be freed anyway
+            self._cuda.synchronize(self._stream)
+        while lane.closers:
+            lane.closers.pop()()
+        lane.context = None
 
     def _context(self, engine: Any, profile: int, shapes: dict[str, tuple[int, ...]]) -> Any:
         strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
@@ -365,12 +374,6 @@ class TensorRtSession:
             return
         lane.graph = graph
         lane.closers.append(lambda: self._cuda.destroy_graph(graph))
-
-
-def _close(lane: _Lane) -> None:
-    while lane.closers:
-        lane.closers.pop()()
-    lane.context = None
 
 
 def _dtypes(trt: Any, engine: Any, model: Model) -> dict[str, np.dtype[Any]]:
