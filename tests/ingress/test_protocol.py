@@ -40,7 +40,7 @@ from scheduler.ingress.oip.deadlines import LEAST_MS, Defaults, deadline_ms, pri
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outcomes import refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import InferRequest, Region, WantedOutput, region_of
+from scheduler.ingress.oip.request import InferRequest, Region, WantedOutput, flag, region_of
 from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.result import Timing
 from scheduler.tenants import ANYONE, Tenant
@@ -275,6 +275,30 @@ def test_priorities_of_both_conventions(
 
 
 # -- outcomes
+
+
+@pytest.mark.parametrize(
+    ("parameters", "header", "meant"),
+    [
+        ({}, None, False),
+        ({"accept_late": True}, None, True),
+        ({"accept_late": False}, "true", False),
+        ({}, "true", True),
+        ({}, "false", False),
+    ],
+)
+def test_a_flag_is_its_parameter_or_else_its_header(
+    parameters: dict[str, Any], header: str | None, meant: bool
+) -> None:
+    headers = {} if header is None else {"x-laxity-accept-late": header}
+    assert flag(parameters, headers, "accept_late") is meant
+
+
+def test_a_flag_that_is_neither_true_nor_false_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="x-laxity-accept-late is true or false, not 'maybe'"):
+        flag({}, {"x-laxity-accept-late": "maybe"}, "accept_late")
+    with pytest.raises(InvalidInput, match="'accept_late' is true or false, not 'true'"):
+        flag({"accept_late": "true"}, {}, "accept_late")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from scheduler.ingress.oip.metadata import (
 )
 from scheduler.ingress.oip.outcomes import Refusal, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import Region, boolean
+from scheduler.ingress.oip.request import Region, flag
 from scheduler.ingress.oip.service import Service
 
 _STREAM_REQUESTS = 64
@@ -224,7 +224,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             tenant,
             left_ms(given_ms, request.restore_ns),
             priority(parameters, headers),
-            boolean(parameters, "accept_late"),
+            flag(parameters, headers, "accept_late"),
             is_exact(request, headers),
         )
         future: asyncio.Future[Inferred] = asyncio.get_running_loop().create_future()

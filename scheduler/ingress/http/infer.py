@@ -22,7 +22,7 @@ from scheduler.ingress.oip.encoded import is_exact, restored
 from scheduler.ingress.oip.inference import Inference, Inferred, Terms
 from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import InferRequest, Region, boolean
+from scheduler.ingress.oip.request import InferRequest, Region, flag
 from scheduler.ingress.oip.service import Service
 
 _THREAD_BYTES = 64 * 1024
@@ -179,7 +179,7 @@ class InferTurns:
             tenant,
             left_ms(given_ms, request.restore_ns),
             priority(parameters, headers),
-            boolean(parameters, "accept_late", headers.get("x-laxity-accept-late") == "true"),
+            flag(parameters, headers, "accept_late"),
             is_exact(request, headers),
         )
 

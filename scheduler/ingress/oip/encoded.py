@@ -13,7 +13,7 @@ from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.datatypes import elements_of, from_bytes
 from scheduler.ingress.oip.outcomes import TooLarge
-from scheduler.ingress.oip.request import EncodedInput, InferRequest, Parameters, boolean
+from scheduler.ingress.oip.request import EncodedInput, InferRequest, Parameters, flag
 
 PARAMETER = "encoding"
 
@@ -77,7 +77,6 @@ def is_exact(request: InferRequest, headers: Mapping[str, str]) -> bool:
         headers: HTTP headers or gRPC metadata, with names in lower case.
 
     Raises:
-        InvalidInput: The parameter `exact` is neither true nor false.
+        InvalidInput: What they say is neither true nor false.
     """
-    asked = boolean(request.parameters, "exact", headers.get("x-laxity-exact") == "true")
-    return asked or request.restore_ns > 0
+    return flag(request.parameters, headers, "exact") or request.restore_ns > 0

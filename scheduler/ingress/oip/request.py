@@ -109,6 +109,26 @@ def boolean(parameters: Parameters, name: str, default: bool = False) -> bool:
     return value
 
 
+def flag(parameters: Parameters, headers: Mapping[str, str], name: str) -> bool:
+    """Whether something is asked for by a parameter, or else by the header `x-laxity-NAME`.
+
+    Args:
+        parameters: The request's.
+        headers: HTTP headers or gRPC metadata, with names in lower case.
+        name: The parameter's; the header has hyphens for its underscores.
+
+    Raises:
+        InvalidInput: What is found is neither true nor false.
+    """
+    if name in parameters:
+        return boolean(parameters, name)
+    header = f"x-laxity-{name.replace('_', '-')}"
+    said = headers.get(header, "false")
+    if said not in ("true", "false"):
+        raise InvalidInput(f"the header {header} is true or false, not {said!r:.80}")
+    return said == "true"
+
+
 def region_of(parameters: Parameters) -> Region | None:
     """The shared memory that a tensor's parameters name, if any.
 
