@@ -24,11 +24,16 @@ def worker_arguments(config: Config, device: DeviceConfig, link: Path) -> Worker
     seconds_ns = int(profile.seconds * 1e9)
     # A busy box needs longer than planned, but not without end.
     effort = Effort(budget_ns=seconds_ns // rungs, total_ns=2 * seconds_ns)
+    folders = config.models, config.state_dir, link
+    return device_spec(device), *folders, profile.max_batch, effort
+
+
+def device_spec(device: DeviceConfig) -> DeviceSpec:
+    """A configured device as its worker knows it."""
     limits = Limits(device.nice, _bytes(device.memory_mb), _bytes(device.model_memory_mb))
-    spec = DeviceSpec(
+    return DeviceSpec(
         device.id, device.kind, device.cores, device.runtimes, dict(device.options), limits
     )
-    return spec, config.models, config.state_dir, link, profile.max_batch, effort
 
 
 def _bytes(megabytes: int | None) -> int | None:

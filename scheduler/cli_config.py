@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scheduler.cli_help import SETTINGS, examples
-from scheduler.config import Config, config_schema, load_config
+from scheduler.config import Config, DeviceConfig, config_schema, load_config
 from scheduler.errors import LaxityError
 from scheduler.policy_loading import load_policy
 
@@ -34,6 +35,8 @@ def check(
     """Say every mistake in a configuration file; exit status 1 if there is one."""
     config = load_config(file)
     _check_policy(config.policy.name, config.policy.options)
+    for device in _listed(config):
+        _check_device(device)
     if as_json:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         return
@@ -50,8 +53,29 @@ def _check_policy(name: str, options: dict[str, Any]) -> None:
         raise LaxityError(f"policy: {error}") from None
 
 
+def _listed(config: Config) -> tuple[DeviceConfig, ...]:
+    return () if config.devices == "auto" else config.devices
+
+
+def _check_device(device: DeviceConfig) -> None:
+    from edge_agent.worker_arguments import device_spec
+    from workers.runtimes.base import DeviceError
+    from workers.usable_runtimes import check_settings
+
+    try:
+        check_settings(device_spec(device))
+    except DeviceError as error:
+        raise LaxityError(f"devices: {error}") from None
+
+
+def _described(device: DeviceConfig) -> str:
+    """Its name, and which of its cores this machine lacks: it may be the file of another one."""
+    missing = sorted(set(device.cores) - os.sched_getaffinity(0))
+    cores = ", ".join(map(str, missing))
+    return f"{device.id} (core {cores} is not to be had here)" if missing else device.id
+
+
 def _summary(config: Config) -> dict[str, str]:
-    devices = config.devices
     options = ", ".join(f"{key} {value}" for key, value in config.policy.options.items())
     doors = {
         kind: ", ".join(map(str, addresses))
@@ -62,7 +86,7 @@ def _summary(config: Config) -> dict[str, str]:
         "site": config.site,
         **doors,
         "models": str(config.models) + ("" if config.models.is_dir() else " (no such folder yet)"),
-        "devices": devices if devices == "auto" else ", ".join(device.id for device in devices),
+        "devices": ", ".join(map(_described, _listed(config))) or "auto",
         "policy": config.policy.name + (f" ({options})" if options else ""),
         "state": str(config.state_dir),
     }

@@ -535,6 +535,29 @@ class TestConfig:
         assert (status, out) == (1, "")
         assert said in err
 
+    @pytest.mark.parametrize(
+        ("device", "wrong"),
+        [
+            ("options: {streems: 2}", "devices: cpu:0: unknown option 'streems'"),
+            ("options: {threads: 0}", "devices: cpu:0: option 'threads'"),
+            ("runtimes: [emulated]", "devices: options of emulated device cpu:0: base_ms"),
+            ("runtimes: [emulated, openvino]", "'emulated' answers zeros and must be alone"),
+        ],
+    )
+    def test_settings_that_no_box_could_take_are_mistakes(self, laxity, tmp_path, device, wrong):
+        path = tmp_path / "edge.yaml"
+        path.write_text(f"devices: [{{id: 'cpu:0', {device}}}]")
+        status, out, err = laxity("config", "check", str(path))
+        assert (status, out) == (1, "")
+        assert wrong in err
+
+    def test_cores_of_another_machine_are_pointed_out(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text("devices: [{id: 'cpu:0', cores: [0, 4095]}]")
+        status, out, _ = laxity("config", "check", str(path))
+        assert status == 0
+        assert "cpu:0 (core 4095 is not to be had here)" in out
+
     def test_a_file_that_is_not_there(self, laxity, tmp_path):
         status, _, err = laxity("config", "check", str(tmp_path / "no.yaml"))
         assert status == 1

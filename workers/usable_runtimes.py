@@ -7,6 +7,30 @@ from workers.device_options import device_options
 from workers.model_yaml import nearest
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceError, DeviceSpec, Runtime
+from workers.runtimes.emulated import EmulatedOptions
+
+
+def check_settings(device: DeviceSpec) -> tuple[str, ...]:
+    """What of a device's settings holds on any box.
+
+    Returns:
+        The names of the runtimes that it may use, the trusted one first.
+
+    Raises:
+        DeviceError: Its settings name what there is not.
+    """
+    names = device.runtimes or _for_kind(device.kind)
+    for name in names:
+        if name not in RUNTIMES:
+            hint = nearest(name, RUNTIMES)
+            raise DeviceError(f"{device.id}: no runtime is called '{name}' ({hint})")
+    if "emulated" not in names:
+        device_options(device)
+    elif len(names) > 1:
+        raise DeviceError(f"{device.id}: 'emulated' answers zeros and must be alone")
+    else:
+        EmulatedOptions.of(device)
+    return names
 
 
 def usable_runtimes(device: DeviceSpec) -> tuple[list[Runtime], list[RuntimeProblem]]:
@@ -15,17 +39,9 @@ def usable_runtimes(device: DeviceSpec) -> tuple[list[Runtime], list[RuntimeProb
     Raises:
         DeviceError: None can be used, or the device's settings name what there is not.
     """
-    names = device.runtimes or _for_kind(device.kind)
-    if "emulated" in names and len(names) > 1:
-        raise DeviceError(f"{device.id}: 'emulated' answers zeros and must be alone")
-    if "emulated" not in names:
-        device_options(device)
     usable: list[Runtime] = []
     problems: list[RuntimeProblem] = []
-    for name in names:
-        if name not in RUNTIMES:
-            hint = nearest(name, RUNTIMES)
-            raise DeviceError(f"{device.id}: no runtime is called '{name}' ({hint})")
+    for name in check_settings(device):
         runtime = RUNTIMES[name]()
         reason = _why_unusable(runtime, device)
         if reason is None:
