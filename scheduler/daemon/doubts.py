@@ -1,9 +1,9 @@
-"""Doubts about what was measured: a device idles while requests that it could run are refused.
+"""Doubts about what was measured: a target idles while requests that it could run are refused.
 
-A profile that was taken while the machine was busy can promise more than any deadline allows. Then
-nothing is ever sent to the device, and so nothing is learned from it. Or the deadlines are too
-short indeed: nobody can tell without a run. So the device is asked to measure once more, with
-inputs of its own; no caller's request is staked on it.
+What was measured while a machine was busy, or a link slow, can be more than any deadline allows.
+Then nothing is ever sent to that target, and so nothing is learned from it. Or the deadlines are
+too short indeed: nobody can tell without a run. So it is measured once more, with inputs made for
+that; no caller's request is staked on it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler.core.offers import Offer
-from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetState
+from scheduler.daemon.submission import Submission
 
 IDLE_NS = 1_000_000_000
-"""A device that has been without work for so long idles."""
+"""A target that has been without work for so long idles."""
 
 FIRST_NS, MOST_NS = 10_000_000_000, 600_000_000_000
 """How long what was measured is believed: at first, and at most. Each time it is twice as long, so
-that deadlines that no device could meet don't keep one busy."""
+that deadlines that no target could meet neither keep one busy nor cost much."""
 
 _LOOK_NS = 100_000_000
 """Refusals that are closer to each other than this are one: under overload there are thousands."""
 
 _LIKELY = 0.95
+
+_SURELY = 0.99
+"""What would be in time with this probability is not refused for what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +46,38 @@ class Doubts:
         self._next_ns = 0
 
     def refused(
-        self, kind: RequestClass, devices: Iterable[TargetState], now_ns: int
+        self, submission: Submission, targets: Iterable[TargetState], now_ns: int
     ) -> tuple[str, Offer] | None:
-        """A request of a class was refused, because no target was expected to be in time.
+        """A request was refused, because no target was expected to be in time.
 
         Args:
-            kind: Its class.
-            devices: The devices that can measure.
+            submission: The request.
+            targets: All there are.
             now_ns: The time, on the clock of the scheduler.
 
         Returns:
-            The device to ask, and for what: of those that are due the one that is thought to be
-            the quickest. None if there is none.
+            The target to measure, and what there: of those that are due the one that is thought
+            to be the quickest. None if there is none.
         """
         if now_ns < self._next_ns:
             return None
         self._next_ns = now_ns + _LOOK_NS
         due = [
-            (device.curve(offer).predict(1, _LIKELY), device.spec.id, offer)
-            for device in devices
-            if device.up and not device.runs and now_ns - device.last_done_ns >= IDLE_NS
-            for offer in device.usable(kind)
-            if self._is_due((device.spec.id, offer.model, offer.variant), now_ns)
+            (target.curve(offer).predict(1, _LIKELY), target.spec.id, offer)
+            for target in targets
+            if target.is_open(now_ns)
+            and not target.runs
+            and now_ns - target.last_done_ns >= IDLE_NS
+            for offer in target.usable(submission.kind)
+            if self._is_due((target.spec.id, offer.model, offer.variant), now_ns)
+            and _may_be_why(target, offer, submission)
         ]
         if not due:
             return None
-        _, device_id, offer = min(due, key=lambda entry: entry[:2])
-        self._note((device_id, offer.model, offer.variant), now_ns)
+        _, target_id, offer = min(due, key=lambda entry: entry[:2])
+        self._note((target_id, offer.model, offer.variant), now_ns)
         self._next_ns = now_ns + IDLE_NS
-        return device_id, offer
+        return target_id, offer
 
     def _is_due(self, key: tuple[str, str, str], now_ns: int) -> bool:
         asked = self._asked.get(key)
@@ -82,3 +88,11 @@ class Doubts:
         recent = asked is not None and now_ns < asked.at_ns + 2 * MOST_NS
         wait_ns = min(MOST_NS, 2 * asked.wait_ns) if asked and recent else FIRST_NS
         self._asked[key] = _Asked(now_ns, wait_ns)
+
+
+def _may_be_why(target: TargetState, offer: Offer, submission: Submission) -> bool:
+    """Whether a request may have been refused for what was measured; to look costs money."""
+    if not target.spec.is_paid or not submission.budget_ns:
+        return True
+    way_ns = target.spec.transfer(len(submission.body))
+    return target.curve(offer).predict(1, _SURELY) + way_ns > submission.budget_ns

@@ -29,7 +29,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
-from scheduler.core.requests import Request, RequestClass
+from scheduler.core.requests import Request
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec, TargetState, reached_over
 from scheduler.daemon.background import Background
@@ -128,7 +128,6 @@ class Driver:
         self._energy = EnergyAccount(cost_per_kwh)
         self._loop = asyncio.get_running_loop()
         self._ways: dict[str, _Way] = {}
-        self._workers: dict[str, WorkerLink] = {}
         self._doubts = Doubts()
         self._pending: dict[int, _Pending] = {}
         self._runs: dict[int, Dispatch] = {}
@@ -143,8 +142,7 @@ class Driver:
 
     def add_device(self, device_id: str, path: Path) -> None:
         """Connects to the worker of a device, now and whenever it was lost."""
-        worker = self._workers[device_id] = WorkerLink(device_id, path, self)
-        self.add_target(device_id, worker)
+        self.add_target(device_id, WorkerLink(device_id, path, self))
 
     def has_target(self, target_id: str) -> bool:
         """Whether that name is taken."""
@@ -382,7 +380,7 @@ class Driver:
         if finish.run_id is None:
             answer.timing_ns = (finish.queue_ns, 0, 0, total_ns)
             if finish.outcome is Outcome.INFEASIBLE:
-                self._doubt(pending.submission.kind)
+                self._doubt(pending.submission)
         else:
             dispatch, outputs, execute_ns, answer.notes, ran = self._results[finish.run_id]
             answer.target = dispatch.target_id
@@ -397,20 +395,18 @@ class Driver:
             answer.timing_ns = (finish.queue_ns, transfer_ns, execute_ns, total_ns)
         pending.submission.reply(answer)
 
-    def _doubt(self, kind: RequestClass) -> None:
-        """Has a device measured again that idles though requests of a class are refused."""
-        targets = self.core.targets
-        devices = (targets[device_id] for device_id in self._workers if device_id in targets)
-        doubted = self._doubts.refused(kind, devices, self.core.now_ns)
+    def _doubt(self, refused: Submission) -> None:
+        """Has a target measured again that idles though a request that it could run is refused."""
+        doubted = self._doubts.refused(refused, self.core.targets.values(), self.core.now_ns)
         if doubted is not None:
-            device_id, offer = doubted
+            target_id, offer = doubted
             log.info(
                 "idle, though requests are refused: measuring again",
-                device=device_id,
+                target=target_id,
                 model=offer.model,
                 variant=offer.variant,
             )
-            self._workers[device_id].measure_again(offer)
+            self._ways[target_id].link.measure_again(offer, refused)
 
     def _wake_at(self, at_ns: int) -> None:
         if self._timer is not None:

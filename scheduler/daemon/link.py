@@ -43,6 +43,14 @@ class TargetLink(Protocol):
     def cancel(self, run_id: int) -> None:
         """Nobody waits for a run any more; that it is over is still to be said."""
 
+    def measure_again(self, offer: Offer, refused: Submission) -> None:
+        """Has what was offered, and the way there, measured anew, with inputs made for that.
+
+        Args:
+            offer: What to measure.
+            refused: The request for whose like it is to be known.
+        """
+
     def close(self) -> None:
         """Hangs up."""
 

@@ -110,7 +110,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         """Lets the worker skip a run that it has not begun."""
         self._write(encode({"t": "cancel", "id": run_id}))
 
-    def measure_again(self, offer: Offer) -> None:
+    def measure_again(self, offer: Offer, refused: Submission) -> None:
         """Has the worker measure what it has offered; it then makes the offer anew."""
         self._write(encode({"t": "measure", "model": offer.model, "variant": offer.variant}))
 

@@ -96,6 +96,9 @@ class Means:
     def close(self) -> None:
         pass
 
+    def measure_again(self, offer: Offer, refused: Submission) -> None:
+        pass
+
     def describe(self) -> dict[str, Any]:
         return {}
 

@@ -1,7 +1,8 @@
-"""What was measured is measured again where a device idles and its requests are refused."""
+"""What was measured is measured again where a target idles and its requests are refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,11 +10,15 @@ import pytest
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetState
 from scheduler.daemon.doubts import FIRST_NS, IDLE_NS, MOST_NS, Doubts
+from scheduler.daemon.submission import Submission
 from tests.core.world import offer, target
 
 S = 1_000_000_000
-KIND = RequestClass("m")
+MS = 1_000_000
 LATER = IDLE_NS + 1
+REFUSED = Submission(
+    RequestClass("m"), [], memoryview(bytes(1_000)), 0, 3, 1.0, False, print, budget_ns=50 * MS
+)
 
 
 def device(device_id: str, base_ms: float = 2, model: str = "m") -> TargetState:
@@ -24,7 +29,7 @@ def device(device_id: str, base_ms: float = 2, model: str = "m") -> TargetState:
 
 
 def asked(doubts: Doubts, devices: list[TargetState], now_ns: int) -> str | None:
-    found = doubts.refused(KIND, devices, now_ns)
+    found = doubts.refused(REFUSED, devices, now_ns)
     return None if found is None else found[0]
 
 
@@ -37,8 +42,13 @@ def test_the_quickest_idle_device_is_asked_and_the_next_a_second_later():
 
 @pytest.mark.parametrize(
     "change",
-    [{"last_done_ns": LATER - IDLE_NS + 1}, {"up": False}, {"runs": {1: None}}],
-    ids=["works now and then", "down", "busy"],
+    [
+        {"last_done_ns": LATER - IDLE_NS + 1},
+        {"up": False},
+        {"runs": {1: None}},
+        {"_opens_ns": LATER + 1},
+    ],
+    ids=["works now and then", "down", "busy", "closed"],
 )
 def test_only_what_idles_is_asked(change):
     busy = device("cpu:0")
@@ -63,3 +73,11 @@ def test_deadlines_that_nothing_could_meet_cost_ever_less():
     long_after_ns = moments_ns[-1] + 2 * MOST_NS
     assert asked(doubts, devices, long_after_ns) == "cpu:0"
     assert asked(doubts, devices, long_after_ns + FIRST_NS) == "cpu:0"
+
+
+@pytest.mark.parametrize(("byte_ns", "measured"), [(0.0, None), (50_000.0, "far")])
+def test_money_is_only_spent_where_it_may_be_why(byte_ns: float, measured: str | None):
+    """A request that was refused for another reason than what a cloud needs, or for that."""
+    far = device("far")
+    far.spec = replace(far.spec, remote=True, cost_per_request=1.0, transfer_ns=(0, byte_ns))
+    assert asked(Doubts(), [far], LATER) == measured

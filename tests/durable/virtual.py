@@ -69,6 +69,9 @@ class Device:
     async def keep_connected(self) -> None:
         """Is there."""
 
+    def measure_again(self, offer: Offer, refused: Submission) -> None:
+        pass
+
     def describe(self) -> dict[str, Any]:
         return {}
 

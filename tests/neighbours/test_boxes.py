@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from scheduler.daemon.neighbours.peer_link import PeerLink
+from scheduler.daemon.ways import meter
 from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, until
 from tests.neighbours.virtual_loop import run_virtually
 
@@ -50,6 +52,12 @@ def whole(box: Box, boxes: Any) -> bool:
 
 def forwarded(box: Box) -> int:
     return sum(t.get("forwarded", 0) for t in box.driver.status()["targets"])
+
+
+def link_to(box: Box, other: str) -> PeerLink:
+    link = box.driver._ways[other].link
+    assert isinstance(link, PeerLink)
+    return link
 
 
 @virtually
@@ -167,6 +175,25 @@ async def test_a_model_of_the_same_name_but_with_other_files_is_not_the_same():
         assert b.device.ran == 0
         problems = a.driver.catalog.describe()["problems"]
         assert any(p["device"] == "b" and "another one" in p["reason"] for p in problems)
+
+
+@virtually
+async def test_a_way_that_was_slow_once_is_measured_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(meter, "BULK_BYTES", 16)  # made-up requests are small
+    async with site(Box("a", models={}), Box("b")) as (a, b):
+        await asyncio.sleep(1)
+        for _ in range(meter.ROUND_TRIPS):
+            link_to(a, "b")._meter.carried(100_000, 0, 10**13)
+        await asyncio.sleep(1)
+        a.ask(300)
+        assert a.endings["infeasible"] == 1
+        await asyncio.sleep(meter.BULK_NS / 1e9)
+        for _ in range(100):
+            a.ask(300)
+            await asyncio.sleep(0.1)
+        assert (b.device.measured, a.device.measured) == (0, 0)
+        assert a.endings["completed"] > 80
+        assert forwarded(a) == a.endings["completed"], "no request was staked on it"
 
 
 @virtually

@@ -24,7 +24,7 @@ _NEXT = 1.9
 """What a batch size twice the largest measured one is taken to cost, as a multiple of that: a
 little less than twice as much, so that it is tried when work piles up, and measured then."""
 
-_MATERIAL = 0.25
+MATERIAL = 0.25
 """An offer is made anew when a median has moved by more than this share."""
 
 RUNTIME = "oip"
@@ -70,6 +70,18 @@ class Latencies:
         """Learns from a batch."""
         self._samples[size].append(max(1, latency_ns))
 
+    @property
+    def median_ns(self) -> int:
+        """The median of single items; 0 where nothing is known."""
+        return _median(self._samples[1]) if self._samples[1] else 0
+
+    def start_over(self, latencies_ns: Iterable[int]) -> None:
+        """Forgets all but what single items have just taken."""
+        for samples in self._samples.values():
+            samples.clear()
+        for latency_ns in latencies_ns:
+            self.observe(1, latency_ns)
+
     def longest_ns(self, size: int) -> int:
         """The longest that was lately seen, of that size or the next smaller one that was."""
         for known in sorted(self._samples, reverse=True):
@@ -103,7 +115,7 @@ class Latencies:
             if len(samples) < _ENOUGH:
                 continue
             apart_ns = abs(_median(samples) - offered_ns)
-            if apart_ns > _MATERIAL * (offered_ns + self._back_ns):
+            if apart_ns > MATERIAL * (offered_ns + self._back_ns):
                 return True
             larger = 2 * size
             if larger <= self._largest and larger not in self._offered:

@@ -14,11 +14,12 @@ import structlog
 from scheduler.backoff import Backoff
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.commands import Dispatch
+from scheduler.core.offers import Offer
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.cloud.batch import SentBatch
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
 from scheduler.daemon.cloud.finding import Finder
-from scheduler.daemon.cloud.latencies import LatencyFile
+from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
 from scheduler.daemon.cloud.pace import Pace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel, split
@@ -91,6 +92,7 @@ class CloudLink:
         self._finder = Finder(config, endpoint, self._meter, purse)
         self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
+        self._measuring: asyncio.Task[None] | None = None
         self._suspect = self._outdated = False
         self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
 
@@ -116,6 +118,7 @@ class CloudLink:
                     await self._wait_to_retry(repr(error))
         finally:
             self._forget_runs()
+            await end_tasks([self._measuring] if self._measuring else [])
             await self._endpoint.close()
 
     async def _wait_to_retry(self, why: str) -> None:
@@ -141,6 +144,20 @@ class CloudLink:
         if run is not None:
             run.stop()
             self._loop.call_soon(self._end_cancelled, run)
+
+    def measure_again(self, offer: Offer, refused: Submission) -> None:
+        """Sends zeros in the shapes of a request, at its price."""
+        latencies = self._standing.latencies[offer.model]
+        if not self._measuring or self._measuring.done():
+            self._measuring = self._loop.create_task(self._measure_again(latencies, refused))
+
+    async def _measure_again(self, latencies: Latencies, refused: Submission) -> None:
+        try:
+            await self._finder.measure_again(latencies, refused)
+        except (RemoteError, ValueError) as error:
+            log.info("cloud not measured again", target=self._id, reason=str(error))
+        else:
+            self._standing.offer_anew()
 
     def close(self) -> None:
         """Keeps what was learned; `keep_connected` hangs up as it ends."""

@@ -75,8 +75,7 @@ class Standing:
     def extend(self, latencies: Mapping[str, Latencies]) -> None:
         """The server has more models than it had."""
         self.latencies = {**self.latencies, **latencies}
-        self._make_offers(time.monotonic_ns())
-        self.tell()
+        self.offer_anew()
 
     def learn(self, model: str, size: int, left_ns: int, execute_ns: int, in_flight: int) -> None:
         """Takes in how long a batch took.
@@ -100,10 +99,15 @@ class Standing:
             self.latencies[kind.model].refuse(count)
         elif self.too_large.add(kind):
             log.info("requests too large for a cloud", target=self._config.name, model=kind.model)
-        self._make_offers(time.monotonic_ns())
-        self.tell()
+        self.offer_anew()
 
     # -- telling
+
+    def offer_anew(self) -> None:
+        """Tells what is known by now of latencies and of the way."""
+        self._meter.moved()
+        self._make_offers(time.monotonic_ns())
+        self.tell()
 
     def tell(self) -> None:
         """Tells how things are now."""

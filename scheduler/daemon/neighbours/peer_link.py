@@ -15,6 +15,7 @@ from scheduler.address import parse_address
 from scheduler.backoff import Backoff
 from scheduler.connection import Connection, connect
 from scheduler.core.commands import Dispatch
+from scheduler.core.offers import Offer
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import forwarded, hold_ns
 from scheduler.daemon.neighbours.members import SUSPECT_NS
@@ -117,12 +118,13 @@ class PeerLink:
         self._leaving = False
         self._reason = "not reached yet"
         self._known = PeerKnowledge(box, introducer.has_same)
-        self._meter = WayMeter()
+        self._meter = WayMeter(clock_ns=clock_ns)
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         self._sent: dict[int, _Sent] = {}
         self._shrinkings = Shrinkings()
         self._shrinking: set[asyncio.Task[None]] = set()
         self._pinged_ns = 0
+        self._bulk: tuple[int, int] | None = None
         self._reported_ns = self._heard_ns = clock_ns()
         self.forwarded = self.refused = 0
 
@@ -160,6 +162,7 @@ class PeerLink:
         self._known.too_large.clear()
         self._heard_ns = self._clock_ns()
         self._pinged_ns = 0
+        self._bulk = None
         connection.send(wire.encode(self._introducer.introduction(connection)))
         await met
 
@@ -211,7 +214,8 @@ class PeerLink:
 
     def _under_way(self) -> int:
         """The bytes that were sent and not answered: behind many, a ping measures their time."""
-        return sum([sent.sent_size for sent in self._sent.values()])
+        bulk = self._bulk[0] if self._bulk else 0
+        return bulk + sum([sent.sent_size for sent in self._sent.values()])
 
     # -- sending
 
@@ -261,6 +265,13 @@ class PeerLink:
         if self._connection is not None and run_id in self._sent:
             self._sent[run_id].cancelled = True
             self._connection.send_soon(wire.encode({"t": "cancel", "id": run_id}))
+
+    def measure_again(self, offer: Offer, refused: Submission) -> None:
+        """Measures the way with as many bytes as a request has; the rest the box says itself."""
+        if self._connection is not None and not self._bulk and not self._sent:
+            size = min(len(refused.body), self._connection.limits.body_bytes)
+            self._bulk = size, self._clock_ns()
+            self._connection.send_soon(wire.encode({"t": "ping", "id": -3}, [bytes(size)]))
 
     def describe(self) -> dict[str, Any]:
         """What is known of the box and of the way to it."""
@@ -314,6 +325,10 @@ class PeerLink:
         elif header["id"] == -1 and self._pinged_ns:
             self._meter.round_trip(self._clock_ns() - self._pinged_ns)
             self._pinged_ns = 0
+        elif header["id"] == -3 and self._bulk:
+            size, sent_ns = self._bulk
+            self._meter.carried(size, 0, self._clock_ns() - sent_ns)
+            self._bulk = None
 
     def _learn(self, models: Any) -> None:
         """Takes over what can be asked for there, and here because of it."""

@@ -16,8 +16,12 @@ NOW_NS = 1_000_000_000
 that was slow while much was sent would count as slow until as many probes, or half a minute, say
 otherwise; and a way that counts as too slow is sent nothing that could say so."""
 
-_NOW_AT_LEAST = 3
-"""Or the last three, where probes are rare."""
+BULK_NS = 10_000_000_000
+"""Bandwidth is that of the large messages of so long. On a way that was slow once, and is not asked
+to carry anything since, that of the first one after it would not count for long otherwise."""
+
+_AT_LEAST = 3
+"""Or of the last three, where they are rare; so with round trips."""
 
 _SLOWEST_NS = 3_000_000_000
 """A round trip that was not seen again for up to twice so long is no longer what may happen. Were
@@ -67,22 +71,23 @@ class Recent:
         return _quantile(self._sorted, share)
 
 
-class _Now:
-    """The samples of the last second."""
+class _Window:
+    """The samples of the last so many nanoseconds."""
 
-    __slots__ = ("_aged",)
+    __slots__ = ("_aged", "_length_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, length_ns: int) -> None:
+        self._length_ns = length_ns
         self._aged: deque[tuple[int, float]] = deque(maxlen=ROUND_TRIPS)
 
     def add(self, sample: float, now_ns: int) -> None:
         aged = self._aged
         aged.append((now_ns, sample))
-        while len(aged) > _NOW_AT_LEAST and aged[0][0] < now_ns - NOW_NS:
+        while len(aged) > _AT_LEAST and aged[0][0] < now_ns - self._length_ns:
             aged.popleft()
 
-    def median(self) -> float:
-        return _quantile(sorted([sample for _, sample in self._aged]), 0.5)
+    def quantile(self, share: float) -> float:
+        return _quantile(sorted([sample for _, sample in self._aged]), share)
 
 
 class _Slowest:
@@ -132,11 +137,11 @@ class WayMeter:
         self.received_bytes = 0
         self._clock_ns = clock_ns
         self._round_trips = Recent()
-        self._now = _Now()
+        self._now = _Window(NOW_NS)
         self._slowest = _Slowest()
         self._round_trip_ns = 0
-        self._byte_ns = Recent()
-        self._first_byte_ns = byte_ns
+        self._bulk = _Window(BULK_NS)
+        self._byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
         self._told_ns = 0
 
@@ -148,7 +153,7 @@ class WayMeter:
         self._round_trips.add(float(took_ns))
         self._slowest.add(took_ns, now_ns)
         self._now.add(float(took_ns), now_ns)
-        self._round_trip_ns = int(self._now.median())
+        self._round_trip_ns = int(self._now.quantile(0.5))
         self._answered.append(True)
 
     def lost(self) -> None:
@@ -172,7 +177,8 @@ class WayMeter:
         if not is_bulk:
             self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
         elif self._round_trips:
-            self._byte_ns.add(max(0, way_ns - self.round_trip_ns) / size)
+            self._bulk.add(max(0, way_ns - self.round_trip_ns) / size, self._clock_ns())
+            self._byte_ns = self._bulk.quantile(_LOWER)
         return not is_bulk
 
     def is_bulk(self, size_bytes: int) -> bool:
@@ -205,7 +211,7 @@ class WayMeter:
     @property
     def byte_ns(self) -> float:
         """How long each byte takes."""
-        return self._byte_ns.quantile(_LOWER) if self._byte_ns else self._first_byte_ns
+        return self._byte_ns
 
     def transfer_ns(self) -> tuple[int, float]:
         """The way there, for a message and for each byte; as in `TargetSpec`."""

@@ -13,8 +13,9 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.cloud.endpoint import RemoteModel, RemoteTensor
 from scheduler.daemon.cloud.tensors import agreed
+from scheduler.daemon.doubts import IDLE_NS, Doubts
 from tests.daemon.cloud.boxes import CARD, box_of, numbers
-from tests.daemon.cloud.far_server import far_server
+from tests.daemon.cloud.far_server import far_server, good
 
 
 def remote(shape: tuple[int, ...], datatype: str = "FP32", *versions: str) -> RemoteModel:
@@ -111,5 +112,52 @@ def test_models_that_come_later_are_found(tmp_path: Path):
             await box.until(lambda: ("far", "later", "1") in box.driver.catalog.offers)
             assert numbers(await box.ask(2.0, 20_000, model="later")) == [4.0] * 4
             assert numbers(await box.ask(1.0, 20_000)) == [2.0] * 4
+
+    asyncio.run(run())
+
+
+def test_a_server_that_was_slow_when_it_was_measured_is_measured_again(tmp_path: Path):
+    async def slowly(request: Any, context: Any) -> Any:
+        await asyncio.sleep(0.4)
+        return await good(request, context)
+
+    async def run() -> None:
+        async with far_server() as far:
+            far.behaviour = slowly
+            async with box_of(far.url, tmp_path) as box:
+                await box.until(lambda: box.is_up)
+                measured = len(far.asked)
+                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                await asyncio.sleep(IDLE_NS / 1e9)
+                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                await box.until(lambda: len(far.asked) == measured + 1)
+                await asyncio.sleep(0.5)
+                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                assert len(far.asked) == measured + 1, "it is slow, and that was asked but now"
+                far.behaviour = good
+                box.driver._doubts = Doubts()
+                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                await box.until(lambda: len(far.asked) >= measured + 4)
+                await asyncio.sleep(0.1)
+                assert numbers(await box.ask(3.0, deadline_ms=200)) == [6.0] * 4
+
+    asyncio.run(run())
+
+
+def test_a_server_that_is_measured_again_is_paid(tmp_path: Path):
+    async def slowly(request: Any, context: Any) -> Any:
+        await asyncio.sleep(0.4)
+        return await good(request, context)
+
+    async def run() -> None:
+        async with far_server() as far:
+            far.behaviour = slowly
+            settings = {"cost_per_request": 1.0, "budget_per_day": 4.0}
+            async with box_of(far.url, tmp_path, **settings) as box:
+                await box.until(lambda: box.is_up)
+                await asyncio.sleep(IDLE_NS / 1e9)
+                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                await asyncio.sleep(0.2)
+                assert len(far.asked) == 4, "there was money for no more"
 
     asyncio.run(run())

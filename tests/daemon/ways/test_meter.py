@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.daemon.ways.meter import ROUND_TRIPS, WayMeter
+from scheduler.daemon.ways.meter import BULK_NS, ROUND_TRIPS, WayMeter
 
 MS = 1_000_000
 
@@ -54,6 +54,20 @@ def test_what_waited_for_something_else_is_not_taken_for_bandwidth():
     meter.round_trip(10 * MS)
     for index in range(ROUND_TRIPS):
         meter.carried(100_000, 0, (90 if index % 2 else 290) * MS)
+    assert meter.byte_ns == 800.0
+
+
+def test_a_way_that_was_slow_once_is_as_fast_as_the_first_message_after_it_has_been_still():
+    now_ns = 0
+    meter = WayMeter(clock_ns=lambda: now_ns)
+    meter.round_trip(10 * MS)
+    for _ in range(ROUND_TRIPS):
+        meter.carried(100_000, 0, 9_010 * MS)
+    now_ns = BULK_NS // 2
+    meter.carried(100_000, 0, 90 * MS)
+    assert meter.byte_ns == 90_000.0, "one of many may have been lucky"
+    now_ns += BULK_NS + 1
+    meter.carried(100_000, 0, 90 * MS)
     assert meter.byte_ns == 800.0
 
 
