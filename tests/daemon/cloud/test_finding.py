@@ -116,11 +116,12 @@ def test_models_that_come_later_are_found(tmp_path: Path):
     asyncio.run(run())
 
 
-def test_a_server_that_was_slow_when_it_was_measured_is_measured_again(tmp_path: Path):
-    async def slowly(request: Any, context: Any) -> Any:
-        await asyncio.sleep(0.4)
-        return await good(request, context)
+async def slowly(request: Any, context: Any) -> Any:
+    await asyncio.sleep(0.4)
+    return await good(request, context)
 
+
+def test_a_server_that_was_slow_when_it_was_measured_is_measured_again(tmp_path: Path):
     async def run() -> None:
         async with far_server() as far:
             far.behaviour = slowly
@@ -145,10 +146,6 @@ def test_a_server_that_was_slow_when_it_was_measured_is_measured_again(tmp_path:
 
 
 def test_a_server_that_is_measured_again_is_paid(tmp_path: Path):
-    async def slowly(request: Any, context: Any) -> Any:
-        await asyncio.sleep(0.4)
-        return await good(request, context)
-
     async def run() -> None:
         async with far_server() as far:
             far.behaviour = slowly
