@@ -133,18 +133,23 @@ class Lane:
         size, paid = self.option.size, fares[self._who]
         if self._chance is not None:
             paid *= self._chance
-        if paid.shape[1] > size:
-            paid = np.partition(paid, paid.shape[1] - size, axis=1)[:, -size:]
+        beyond = paid.shape[1] - size
+        if beyond > 0 and size == 1:
+            paid = paid.max(axis=1, keepdims=True)
+        elif beyond > 0:
+            paid.partition(beyond, axis=1)
+            paid = paid[:, beyond:]
         earned: Floats = paid.sum(axis=1)
         return earned
 
-    def riders(self, step: int, fares: Floats) -> Ints:
-        """Who those are in a batch that begins in a step."""
-        row = int(np.searchsorted(self.edges, step, side="right")) - 1
-        size, who = self.option.size, self._who[row]
-        paid = fares[who]
-        if len(who) > size:
-            who = who[np.argpartition(paid, len(who) - size)[-size:]]
+    def riders(self, steps: Ints, fares: Floats) -> Ints:
+        """Who those are in batches that begin in these steps, one after the other."""
+        rows = np.searchsorted(self.edges, steps, side="right") - 1
+        size, who = self.option.size, self._who[rows]
+        beyond = who.shape[1] - size
+        if beyond > 0:
+            dearest = np.argpartition(fares[who], beyond, axis=1)[:, beyond:]
+            who = np.take_along_axis(who, dearest, axis=1)
         riders: Ints = who[fares[who] > 0]
         return riders
 

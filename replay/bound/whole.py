@@ -217,49 +217,57 @@ class _Device:
         self._steps = np.concatenate([steps for steps, _ in counted])
         self._share = np.concatenate([n / np.sum(n) for _, n in counted])[:, None]
         by = [int(clock.at(np.array([lane.option.by_ns]))[0]) for lane in lanes]
-        self._by = np.repeat(by, [len(steps) for steps, _ in counted])[:, None]
+        self._by = np.repeat(by, [len(steps) for steps, _ in counted])
 
     def most(self, fares: Floats) -> float:
         """What it could earn at most."""
-        return float(self._plan(fares)[0][0])
+        value, _ = self._plan(self._earned(np.append(fares, 0.0)))
+        return float(value[0])
 
     def served(self, fares: Floats) -> tuple[float, Ints]:
         """The same, and how often that serves each request, where service times are certain."""
-        value, gain, lane = self._plan(fares)
-        count = np.zeros(len(fares), np.int64)
         paying = np.append(fares, 0.0)
+        earned = self._earned(paying)
+        value, gain = self._plan(earned)
         begins = np.flatnonzero(gain > value[1:])
-        step = 0
-        while (at := int(np.searchsorted(begins, step))) < len(begins):
-            begin = int(begins[at])
-            chosen = int(lane[begin])
-            count[self.lanes[chosen].riders(begin, paying)] += 1
-            step = begin + int(self._steps[chosen])
+        after = np.minimum(self._steps[:, None] + begins, self._by[:, None])
+        after = np.maximum(after, begins + 1)  # nothing begins on a lane that is over
+        lane = np.argmax(value[after] + earned[:, begins], axis=0)
+        following = np.searchsorted(begins, begins + self._steps[lane]).tolist()
+        run, at = [], 0
+        while at < len(begins):
+            run.append(at)
+            at = following[at]
+        count = np.zeros(len(fares), np.int64)
+        for number, each in enumerate(self.lanes):
+            own = begins[run][lane[run] == number]
+            count += np.bincount(each.riders(own, paying), minlength=len(fares))
         return float(value[0]), count
 
-    def _plan(self, fares: Floats) -> tuple[Floats, Floats, Ints]:
-        """From each step on: what can be earned; with a batch begun then, and on which lane.
+    def _plan(self, earned: Floats) -> tuple[Floats, Floats]:
+        """From each step on, what can be earned: at all, and with a batch begun then.
 
         Backwards, as many steps at a time as the shortest batch takes: what those batches lead
         to is known by then.
         """
         end, few = self._end, max(1, int(np.min(self._steps)))
-        earned = self._earned(np.append(fares, 0.0))
-        value, gain, lane = np.zeros(end + 1), np.zeros(end), np.zeros(end, np.int64)
-        columns = np.arange(few)
+        value, gain = np.zeros(end + 1), np.zeros(end)
+        ahead, by = self._steps[:, None] + np.arange(few), self._by[:, None]
+        clear = int(np.min(self._by)) - int(np.max(ahead))
         for until in range(end, 0, -few):
             begin = max(0, until - few)
-            now = columns[: until - begin]
-            after = np.minimum(self._steps[:, None] + (now + begin), self._by)
-            then = value[after]
+            after = ahead[:, : until - begin] + begin
+            if begin > clear:
+                np.minimum(after, by, out=after)
+            then = value.take(after)
             if len(then) > len(earned):
                 then = np.add.reduceat(then * self._share, self._begin, axis=0)
             then += earned[:, begin:until]
-            lane[begin:until] = best = np.argmax(then, axis=0)
-            gain[begin:until] = then[best, now]
-            known = np.append(gain[begin:until], value[until])
-            value[begin : until + 1] = np.maximum.accumulate(known[::-1])[::-1]
-        return value, gain, lane
+            then.max(axis=0, out=gain[begin:until])
+            value[begin:until] = gain[begin:until]
+            backwards = value[begin : until + 1][::-1]
+            np.maximum.accumulate(backwards, out=backwards)
+        return value, gain
 
     def _earned(self, fares: Floats) -> Floats:
         """What a batch of each lane earns that begins in each step."""
