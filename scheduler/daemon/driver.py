@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -31,61 +30,24 @@ from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
-from scheduler.core.targets import TargetSpec, TargetState, reached_over
+from scheduler.core.targets import TargetSpec, reached_over
+from scheduler.daemon.answering import Pending, Results, answer_of
 from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.doubts import Doubts
-from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
-from scheduler.daemon.link import Ran, TargetLink
-from scheduler.daemon.submission import Answer, Submission
+from scheduler.daemon.link import Ran, TargetLink, Way
+from scheduler.daemon.status import status_of
+from scheduler.daemon.submission import Submission
 from scheduler.daemon.worker_link import WorkerLink
 from scheduler.policy_loading import load_policy
 from workers.link import ModelCard, Packed
-
-RESTART_NS = 3_000_000_000
-"""How long a lost worker is expected to be away, until it has been seen to come back."""
-
 
 _TICK_S = 0.001
 """The event loop's timers are no finer."""
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class _Pending:
-    submission: Submission
-    arrived_ns: int
-
-
-@dataclass(slots=True)
-class _Way:
-    """A link to a target, and what it has said."""
-
-    link: TargetLink
-    task: asyncio.Task[None]
-    progress: tuple[int, int, str] = (0, 0, "starting")
-    transfer_ns: tuple[int, float] = (0, 0.0)
-    lost_ns: int | None = None
-    away_ns: int = RESTART_NS
-    telemetry: dict[str, Any] = field(default_factory=dict)
-
-    async def close(self) -> None:
-        """Hangs up, for good."""
-        await end_tasks([self.task])
-        self.link.close()
-
-
-class _Results(NamedTuple):
-    """What came of a run, until the core has said whom it is for."""
-
-    dispatch: Dispatch
-    outputs: dict[int, Packed]
-    execute_ns: int
-    notes: Mapping[str, Any]
-    ran: Ran | None
 
 
 class Driver:
@@ -127,11 +89,11 @@ class Driver:
         self._journal = journal
         self._energy = EnergyAccount(cost_per_kwh)
         self._loop = asyncio.get_running_loop()
-        self._ways: dict[str, _Way] = {}
+        self._ways: dict[str, Way] = {}
         self._doubts = Doubts()
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._runs: dict[int, Dispatch] = {}
-        self._results: dict[int, _Results] = {}
+        self._results: dict[int, Results] = {}
         self._next_id = 1
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -151,7 +113,7 @@ class Driver:
     def add_target(self, target_id: str, link: TargetLink) -> None:
         """Lets a link find its target, now and whenever it was lost."""
         task = self._loop.create_task(link.keep_connected())
-        self._ways[target_id] = _Way(link, task)
+        self._ways[target_id] = Way(link, task)
 
     async def remove_target(self, target_id: str, reason: str) -> None:
         """Lets a target go for good; what it was running goes elsewhere or ends."""
@@ -228,7 +190,8 @@ class Driver:
                 errors[request_id] = result
             else:
                 outputs[request_id] = result
-        self._results[run_id] = _Results(dispatch, outputs, execute_ns, notes or {}, ran)
+        offer = self.catalog.offers[dispatch.target_id, dispatch.model, dispatch.variant]
+        self._results[run_id] = Results(dispatch, offer, outputs, execute_ns, notes or {}, ran)
         self._handle(BatchDone(run_id, errors))
         del self._results[run_id]
 
@@ -286,7 +249,7 @@ class Driver:
                 len(submission.body),
                 submission.accept_late,
             )
-            self._pending[request.id] = _Pending(submission, now_ns)
+            self._pending[request.id] = Pending(submission, now_ns)
             requests.append(request)
             self._next_id += 1
         self._idle.clear()
@@ -374,26 +337,11 @@ class Driver:
         self._ways[dispatch.target_id].link.run(dispatch, batch)
 
     def _finish(self, finish: Finish) -> None:
-        pending = self._pending.pop(finish.request_id)
-        answer = Answer(finish.outcome, finish.reason, finish.detail)
-        total_ns = self.core.now_ns - pending.arrived_ns
-        if finish.run_id is None:
-            answer.timing_ns = (finish.queue_ns, 0, 0, total_ns)
-            if finish.outcome is Outcome.INFEASIBLE:
-                self._doubt(pending.submission)
-        else:
-            dispatch, outputs, execute_ns, answer.notes, ran = self._results[finish.run_id]
-            answer.target = dispatch.target_id
-            answer.offer = self.catalog.offers[dispatch.target_id, dispatch.model, dispatch.variant]
-            answer.batch = len(dispatch.request_ids)
-            if ran is not None:
-                answer.target = f"{dispatch.target_id}/{ran.device}"
-                answer.offer = replace(answer.offer, runtime=ran.runtime)
-                answer.batch = ran.batch
-            answer.outputs = outputs[finish.request_id]
-            transfer_ns = total_ns - finish.queue_ns - execute_ns
-            answer.timing_ns = (finish.queue_ns, transfer_ns, execute_ns, total_ns)
-        pending.submission.reply(answer)
+        submission, arrived_ns = self._pending.pop(finish.request_id)
+        results = None if finish.run_id is None else self._results[finish.run_id]
+        if results is None and finish.outcome is Outcome.INFEASIBLE:
+            self._doubt(submission)
+        submission.reply(answer_of(finish, results, self.core.now_ns - arrived_ns))
 
     def _doubt(self, refused: Submission) -> None:
         """Has a target measured again that idles though a request that it could run is refused."""
@@ -427,42 +375,4 @@ class Driver:
 
     def status(self) -> dict[str, Any]:
         """What the scheduler holds and how requests ended, for people and programs."""
-        core = self.core
-        return {
-            "policy": {"name": self.policy[0], **self.policy[1]},
-            "held": len(self._pending),
-            "queues": [
-                {"model": kind.model, "variant": kind.variant, "requests": len(queue)}
-                for kind, queue in core.queues.items()
-            ],
-            "outcomes": {outcome.value: count for outcome, count in core.counts.items()},
-            "targets": [
-                {
-                    "id": target_id,
-                    **_about(core.targets.get(target_id)),
-                    **way.link.describe(),
-                    "progress": dict(zip(("done", "total", "text"), way.progress, strict=True)),
-                    "telemetry": way.telemetry,
-                    "energy": self._energy.describe(target_id),
-                }
-                for target_id, way in sorted(self._ways.items())
-            ],
-        }
-
-
-def _about(target: TargetState | None) -> dict[str, Any]:
-    """A target as the core knows it; None before it came up for the first time."""
-    if target is None:
-        return {"up": False, "runs": 0, "calibration": [], "transfer_ns": (0, 0.0), "costs": {}}
-    spec = target.spec
-    return {
-        "up": target.up,
-        "runs": len(target.runs),
-        "calibration": [each._asdict() for each in target.calibration()],
-        "transfer_ns": spec.transfer_ns,
-        "costs": {
-            "cost_per_request": spec.cost_per_request,
-            "cost_per_s": spec.cost_per_s,
-            "cost_per_kwh": spec.cost_per_kwh,
-        },
-    }
+        return status_of(self.core, self.policy, self._ways, self._energy)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
+from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.submission import Submission
 from workers.link import ModelCard, Packed
+
+RESTART_NS = 3_000_000_000
+"""How long a lost worker is expected to be away, until it has been seen to come back."""
 
 
 class Ran(NamedTuple):
@@ -56,6 +62,39 @@ class TargetLink(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What `status` says of the way there, for people and programs."""
+
+
+@dataclass(slots=True)
+class Way:
+    """A link to a target, and what it has said.
+
+    Attributes:
+        link: The link.
+        task: What keeps it connected.
+        progress: How far the target is with getting ready: done, total, and what it does.
+        transfer_ns: As in `TargetSpec`, where a device is not on this box.
+        lost_ns: Since when it is away; None while it is not.
+        away_ns: For how long it was the last time.
+        telemetry: What the device does, uses and draws.
+    """
+
+    link: TargetLink
+    task: asyncio.Task[None]
+    progress: tuple[int, int, str] = (0, 0, "starting")
+    transfer_ns: tuple[int, float] = (0, 0.0)
+    lost_ns: int | None = None
+    away_ns: int = RESTART_NS
+    telemetry: dict[str, Any] = field(default_factory=dict)
+
+    async def close(self) -> None:
+        """Hangs up, for good."""
+        await end_tasks([self.task])
+        self.link.close()
+
+    def describe(self) -> dict[str, Any]:
+        """What is known of the way, and how the target is."""
+        progress = dict(zip(("done", "total", "text"), self.progress, strict=True))
+        return {**self.link.describe(), "progress": progress, "telemetry": self.telemetry}
 
 
 class LinkListener(Protocol):

@@ -15,9 +15,9 @@ from scheduler.core.signature import STRING
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, RemoteError
 from scheduler.daemon.cloud.latencies import MATERIAL, Latencies
 from scheduler.daemon.cloud.tensors import CloudModel, agreed, split, stacked
+from scheduler.daemon.cloud.till import Till
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
-from scheduler.daemon.ways.purse import Purse
 from scheduler.encodings.codec import accepted
 from scheduler.encodings.text import ENCODING_EXTENSION
 from scheduler.wire import body_bytes
@@ -53,17 +53,17 @@ class Finder:
         config: The server's.
         endpoint: The server.
         meter: Told what is seen of the way.
-        purse: Pays for trials.
+        till: Pays for trials.
     """
 
     def __init__(
-        self, config: CloudConfig, endpoint: Endpoint, meter: WayMeter, purse: Purse
+        self, config: CloudConfig, endpoint: Endpoint, meter: WayMeter, till: Till
     ) -> None:
         """Has not looked yet."""
         self._config = config
         self._endpoint = endpoint
         self._meter = meter
-        self._purse = purse
+        self._till = till
 
     async def find(
         self,
@@ -214,8 +214,7 @@ class Finder:
     async def _trial(self, model: CloudModel, trial: Submission) -> int:
         """How long an inference takes, apart from the way."""
         timeout_s = self._config.timeout_s
-        cost = self._config.cost_per_request + self._config.cost_per_s * timeout_s
-        if not self._purse.reserve(cost):
+        if not self._till.pay(1, timeout_s):
             raise RemoteError(Fault.REFUSED, "the budget is spent; it can't be measured")
         started_ns = time.monotonic_ns()
         wanted = [spec.name for spec in model.card.signature.outputs]
@@ -224,7 +223,7 @@ class Finder:
             Inference(model.remote, model.version, inputs, wanted, timeout_s, timeout_s)
         )
         took_ns = time.monotonic_ns() - started_ns
-        self._purse.refund(self._config.cost_per_s * max(0.0, timeout_s - took_ns / 1e9))
+        self._till.settle(timeout_s, took_ns)
         split(model, inferred.outputs, 1)
         there_ns = inferred.there_ns
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)

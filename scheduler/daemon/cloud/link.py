@@ -23,6 +23,7 @@ from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
 from scheduler.daemon.cloud.pace import Pace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel, split
+from scheduler.daemon.cloud.till import Till
 from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
@@ -47,8 +48,8 @@ _MARGIN_NS = 3_000_000_000
 """A target whose breaker is open stays closed so much longer than the next probe should take, lest
 batches go there because this process was held up."""
 
-_FOREVER_NS = 86_400_000_000_000
-"""How long a target is closed whose budget never allows another request."""
+_UNPAID_NS = 1_000_000_000
+"""How long it takes nothing where spending is within the budget, but can't be written down."""
 
 
 class CloudLink:
@@ -77,7 +78,7 @@ class CloudLink:
         self._id = config.name
         self._endpoint = endpoint
         self._catalog = catalog
-        self._purse = purse
+        self._till = Till(config, purse)
         self._memory = memory
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -89,7 +90,7 @@ class CloudLink:
         self._standing = Standing(config, self._breaker, self._meter, listener)
         self._retries = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._pauses = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS, chance)
-        self._finder = Finder(config, endpoint, self._meter, purse)
+        self._finder = Finder(config, endpoint, self._meter, self._till)
         self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
         self._measuring: asyncio.Task[None] | None = None
@@ -161,7 +162,7 @@ class CloudLink:
 
     def close(self) -> None:
         """Keeps what was learned; `keep_connected` hangs up as it ends."""
-        self._purse.close()
+        self._till.close()
         if self._standing.latencies:
             self._memory.write(self._standing.latencies.values())
 
@@ -177,7 +178,7 @@ class CloudLink:
             "limit": self._standing.limit.value,
             "way": self._meter.describe(),
             "shrunk": self._standing.describe_shrunk(),
-            "spending": self._purse.describe(),
+            "spending": self._till.describe(),
             "too_large": self._standing.too_large.describe(),
         }
 
@@ -276,13 +277,15 @@ class CloudLink:
     async def _carry(self, run: SentBatch) -> None:
         """Sends a batch, waits for it, and says what became of it."""
         timeout_s = run.timeout_s(self._config.timeout_s)
-        cost = self._cost(len(run.requests), timeout_s)
-        if not self._purse.reserve(cost):
-            self._close_until_affordable(cost)
+        if not self._till.pay(len(run.requests), timeout_s):
+            closed_ns = self._till.closed_ns(len(run.requests), timeout_s)
+            self._standing.close_for(closed_ns or _UNPAID_NS)
             self._end(run)
             self._listener.on_not_run(run.id, f"{self._id}: the budget is spent")
             return
-        self._close_if_spent()
+        closed_ns = self._till.closed_ns()
+        if closed_ns is not None:
+            self._standing.close_for(closed_ns)
         model = self._standing.latencies[run.dispatch.model].model
         try:
             await run.shrink(model)
@@ -291,16 +294,13 @@ class CloudLink:
             results = split(model, inferred.outputs, len(run.requests))
         except RemoteError as error:
             if run.id in self._runs:  # else it was taken back meanwhile
-                self._came_to_nothing(run, error, cost)
+                self._came_to_nothing(run, error, timeout_s)
         except Exception as error:  # what went wrong here must not keep the batch for ever
             log.error("cloud link failed", target=self._id, exc_info=error)
             self._end(run)
             self._listener.on_failed(run.id, f"{self._id}: {error!r}")
         else:
             self._came_back(run, model, inferred, list(results), timeout_s)
-
-    def _cost(self, requests: int, seconds: float) -> float:
-        return self._config.cost_per_request * requests + self._config.cost_per_s * seconds
 
     def _came_back(
         self,
@@ -316,8 +316,7 @@ class CloudLink:
         if there_ns is not None:
             there_ns = max(0, there_ns - inferred.restore_ns)
         self._end(run)
-        unused_s = timeout_s - (now_ns - run.sent_ns) / 1e9
-        self._purse.refund(self._config.cost_per_s * max(0.0, unused_s))
+        self._till.settle(timeout_s, now_ns - run.sent_ns)
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
         if self._meter.carried(inferred.sent, inferred.received, way_ns):
             self._felt_ns = now_ns
@@ -335,13 +334,13 @@ class CloudLink:
         else:
             self._standing.tell_changes()
 
-    def _came_to_nothing(self, run: SentBatch, error: RemoteError, cost: float) -> None:
+    def _came_to_nothing(self, run: SentBatch, error: RemoteError, timeout_s: float) -> None:
         """Ends a batch without results; the table of what each fault means."""
         run_id, reason = run.id, f"{self._id}: {error}"
         self._end(run)
         match error.fault:
             case Fault.REFUSED:
-                self._purse.refund(cost)
+                self._till.give_back(len(run.requests), timeout_s)
                 self._standing.limit.dropped()
                 after_s = error.retry_after_s
                 pause_ns = self._pauses.next_ns() if after_s is None else int(after_s * 1e9)
@@ -358,7 +357,7 @@ class CloudLink:
                 self._listener.on_not_run(run_id, reason)
             case Fault.TOO_LARGE:
                 self._heard_ns = time.monotonic_ns()
-                self._purse.refund(cost)
+                self._till.give_back(len(run.requests), timeout_s)
                 self._standing.refused_size(run.requests[0].kind, len(run.requests))
                 self._listener.on_not_run(run_id, reason)
             case Fault.GONE | Fault.UNKNOWN_CALLER:
@@ -418,14 +417,3 @@ class CloudLink:
             if self._answered_ns < run.sent_ns:  # it isn't only this one that takes so long
                 self._failed("no answer within the deadline")
         self._listener.on_not_run(run.id, f"{self._id}: nobody waits any more")
-
-    # -- the budget
-
-    def _close_if_spent(self) -> None:
-        cost = self._cost(1, 0.0)
-        if self._purse.left() < cost:
-            self._close_until_affordable(cost)
-
-    def _close_until_affordable(self, cost: float) -> None:
-        wait_s = self._purse.affordable_in_s(cost)
-        self._standing.close_for(_FOREVER_NS if wait_s is None else int(wait_s * 1e9) + 1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,19 @@ def test_one_bad_item_does_not_fail_the_others_of_its_batch(tmp_path: Path):
         assert "no sevens" in answers[7].reason
 
     with_far(tmp_path, test)
+
+
+def test_what_can_not_be_written_down_is_not_spent_and_not_tried_without_end(tmp_path: Path):
+    settings = {"cost_per_request": 1.0, "budget_per_day": 100.0, "expected_ms": 5.0}
+
+    async def run() -> None:
+        async with far_server() as far, box_of(far.url, tmp_path, **settings) as box:
+            await box.until(lambda: box.is_up)
+            shutil.rmtree(tmp_path / "cloud")
+            (tmp_path / "cloud").write_text("a file where a folder should be")
+            answer = await box.ask(deadline_ms=300)
+            assert answer.outcome is not Outcome.COMPLETED
+            assert far.asked == []
+            assert box.driver.core._next_run_id == 2, "it was sent once"
+
+    asyncio.run(run())

@@ -1,0 +1,56 @@
+"""What inferences at one server cost, and the purse that pays for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler.config_cloud import CloudConfig
+from scheduler.daemon.ways.purse import Purse
+
+_FOREVER_NS = 86_400_000_000_000
+"""How long a server is closed whose budget never allows another request."""
+
+
+class Till:
+    """Pays for batches before they are sent, for their time up to the latest that it may end.
+
+    Args:
+        config: What requests and seconds cost there.
+        purse: Pays.
+    """
+
+    def __init__(self, config: CloudConfig, purse: Purse) -> None:
+        """Has paid nothing."""
+        self._per_request, self._per_s = config.cost_per_request, config.cost_per_s
+        self._purse = purse
+
+    def pay(self, requests: int, timeout_s: float) -> bool:
+        """Pays for a batch that takes so long at most, unless the budget is spent."""
+        return self._purse.reserve(self._cost(requests, timeout_s))
+
+    def give_back(self, requests: int, timeout_s: float) -> None:
+        """A batch that was paid for was not run."""
+        self._purse.refund(self._cost(requests, timeout_s))
+
+    def settle(self, timeout_s: float, took_ns: int) -> None:
+        """A batch that was paid for took that long."""
+        self._purse.refund(self._per_s * max(0.0, timeout_s - took_ns / 1e9))
+
+    def closed_ns(self, requests: int = 1, timeout_s: float = 0.0) -> int | None:
+        """How long until a batch can be paid; None where it can be now."""
+        cost = self._cost(requests, timeout_s)
+        if self._purse.left() >= cost:
+            return None
+        wait_s = self._purse.affordable_in_s(cost)
+        return _FOREVER_NS if wait_s is None else int(wait_s * 1e9) + 1
+
+    def close(self) -> None:
+        """Writes down what was truly spent."""
+        self._purse.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Spending and budgets, for people and programs."""
+        return self._purse.describe()
+
+    def _cost(self, requests: int, seconds: float) -> float:
+        return self._per_request * requests + self._per_s * seconds

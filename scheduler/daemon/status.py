@@ -1,0 +1,63 @@
+"""What a scheduler says of itself, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.core.scheduler import Scheduler
+from scheduler.core.targets import TargetState
+from scheduler.daemon.energy import EnergyAccount
+from scheduler.daemon.link import Way
+
+
+def status_of(
+    core: Scheduler,
+    policy: tuple[str, Mapping[str, Any]],
+    ways: Mapping[str, Way],
+    energy: EnergyAccount,
+) -> dict[str, Any]:
+    """What it holds, how requests ended, and how its targets are.
+
+    Args:
+        core: The state machine.
+        policy: Name and options of what decides.
+        ways: The links to its targets, by target id.
+        energy: What these have drawn.
+    """
+    return {
+        "policy": {"name": policy[0], **policy[1]},
+        "held": len(core.ledger.records),
+        "queues": [
+            {"model": kind.model, "variant": kind.variant, "requests": len(queue)}
+            for kind, queue in core.queues.items()
+        ],
+        "outcomes": {outcome.value: count for outcome, count in core.counts.items()},
+        "targets": [
+            {
+                "id": target_id,
+                **_about(core.targets.get(target_id)),
+                **way.describe(),
+                "energy": energy.describe(target_id),
+            }
+            for target_id, way in sorted(ways.items())
+        ],
+    }
+
+
+def _about(target: TargetState | None) -> dict[str, Any]:
+    """A target as the core knows it; None before it came up for the first time."""
+    if target is None:
+        return {"up": False, "runs": 0, "calibration": [], "transfer_ns": (0, 0.0), "costs": {}}
+    spec = target.spec
+    return {
+        "up": target.up,
+        "runs": len(target.runs),
+        "calibration": [each._asdict() for each in target.calibration()],
+        "transfer_ns": spec.transfer_ns,
+        "costs": {
+            "cost_per_request": spec.cost_per_request,
+            "cost_per_s": spec.cost_per_s,
+            "cost_per_kwh": spec.cost_per_kwh,
+        },
+    }
