@@ -197,18 +197,10 @@ class Exchange:
         if call.sends >= _MAX_SENDS:
             self._end(call, Unavailable(f"{self.url} was lost {call.sends} times over this call"))
             return
-        if call.body_bytes > connection.limits.body_bytes:
-            self._end(call, self._too_large("body", call.body_bytes, connection.limits.body_bytes))
-            return
         try:
-            frame = wire.encode(call.header, call.buffers)
-        except (TypeError, ValueError, OverflowError) as error:
-            self._end(call, InvalidInput(f"an argument can't be written in a message: {error}"))
-            return
-        # The box would end the whole connection over a header that is too long.
-        header_bytes = sum(map(len, frame)) - call.body_bytes - wire.PREFIX.size
-        if header_bytes > connection.limits.header_bytes:
-            self._end(call, self._too_large("header", header_bytes, connection.limits.header_bytes))
+            frame = call.frame(connection.limits, self.url)
+        except InvalidInput as error:
+            self._end(call, error)
             return
         call.connection = connection
         call.sent_ns = now_ns
@@ -243,11 +235,6 @@ class Exchange:
         else:
             self._calls.pop(call.id, None)
             call.future.cancel()
-
-    def _too_large(self, part: str, size: int, limit: int) -> InvalidInput:
-        return InvalidInput(
-            f"the request's {part} takes {size} bytes, {self.url} accepts up to {limit}"
-        )
 
     def _expired(self, call: Call) -> LaxityError:
         budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6

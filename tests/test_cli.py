@@ -583,7 +583,7 @@ class TestWords:
 
     def test_top_values_of_any_array(self):
         assert top_values(np.array([[0.1, 0.7, 0.2]]), 2) == [("1", 0.7), ("2", 0.2)]
-        assert top_values(np.float32(3), 5) == [("", 3.0)]
+        assert top_values(np.array(3, np.float32), 5) == [("", 3.0)]
         assert top_values(np.zeros((0, 2)), 5) == []
         assert top_values(np.array([False, True]), 1) == [("1", 1.0)]
 

@@ -323,7 +323,8 @@ def _search(
     """Fares at which little is served twice or never; before them, the bound that they give."""
     best = fares
     least, aim = np.inf, _FIRST_AIM * float(np.sum(worth))
-    direction, failures = np.zeros(len(worth)), 0
+    direction: Floats = np.zeros(len(worth))
+    failures = 0
     for _ in range(rounds):
         plans = [device.served(fares) for device in devices]
         value = _value(worth, fares, [most for most, _ in plans], devices)

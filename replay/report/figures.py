@@ -163,7 +163,7 @@ def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Time
     )
     if last_ns <= 0:
         return None
-    edges_ns = np.linspace(0.0, float(last_ns), BINS + 1)
+    edges_ns = np.linspace(0.0, float(last_ns), BINS + 1, dtype=np.float64)
     at = np.clip(columns.intended_ns * BINS // last_ns, 0, BINS - 1)
     counts = np.zeros((len(ENDINGS), BINS))
     np.add.at(counts, (columns.ending, at), float(stride))

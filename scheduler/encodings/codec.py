@@ -107,8 +107,10 @@ class Restoration:
     def _item(self, pixels: NDArray[np.uint8]) -> Array:
         image: Array = pixels
         if self.dtype != "uint8":
-            image = pixels * np.array(self.encoding.scale, np.float32)
-            image += np.array(self.encoding.offset, np.float32)
+            scaled = pixels.astype(np.float32)
+            scaled *= np.array(self.encoding.scale, np.float32)
+            scaled += np.array(self.encoding.offset, np.float32)
+            image = scaled
         return image.transpose(2, 0, 1) if self.encoding.layout == "NCHW" else image
 
 

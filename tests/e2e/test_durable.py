@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from scheduler import Client, RequestEnded, Result
 from tests.e2e.running_agent import RunningAgent
@@ -95,7 +97,7 @@ def test_requests_are_in_time_as_if_there_were_no_tasks(agent: RunningAgent) -> 
     pytest.fail(f"{beside:.0%} of requests are in time beside tasks, {alone:.0%} without")
 
 
-def _gather(client: Client) -> dict[str, np.ndarray]:
+def _gather(client: Client) -> dict[str, NDArray[Any]]:
     (described,) = [m for m in client.models()["models"] if m["name"] == "gather"]
     return {
         spec["name"]: np.zeros([size or 1 for size in spec["shape"]], spec["dtype"])

@@ -8,11 +8,13 @@ import sys
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
 from scheduler import Client, InvalidInput
@@ -52,7 +54,7 @@ def test_texts_of_all_lengths_share_batches(client: Client) -> None:
         (np.array([1.0]), "is string, not float64"),
     ],
 )
-def test_what_is_no_text_is_refused(client: Client, value: np.ndarray, message: str) -> None:
+def test_what_is_no_text_is_refused(client: Client, value: NDArray[Any], message: str) -> None:
     with client, pytest.raises(InvalidInput, match=message):
         client.infer("words", {"text": value}, deadline_ms=5000)
 

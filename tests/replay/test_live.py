@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from policies import make_policy
 from replay.live import LiveEnding, LiveTally, Player, Spread, play_live, simulated
@@ -36,7 +37,7 @@ from tests.core.world import MS, target
 from tests.fake_box import FakeBox
 
 M = RequestClass("m")
-X = {"x": np.zeros(1, np.float32)}
+X: dict[str, NDArray[Any]] = {"x": np.zeros(1, np.float32)}
 
 
 def result(outcome: Outcome = Outcome.COMPLETED) -> Result:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from scheduler.core.signature import STRING
@@ -20,7 +22,7 @@ def tensor(name: str, dtype: str, shape: Sequence[Dim]) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, element, shape)
 
 
-def constant(name: str, values: np.ndarray) -> TensorProto:
+def constant(name: str, values: NDArray[Any]) -> TensorProto:
     return onnx.numpy_helper.from_array(values, name)
 
 

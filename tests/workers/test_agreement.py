@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 
 from workers.agreement import batch_fault, disagreement
 from workers.model import Tolerance
@@ -13,7 +16,7 @@ STRICT = Tolerance(rtol=0, atol=0)
 LOOSE = Tolerance(rtol=0.01, atol=0.001)
 
 
-def y(*values: float, dtype: str = "float32") -> dict[str, np.ndarray]:
+def y(*values: float, dtype: str = "float32") -> dict[str, NDArray[Any]]:
     return {"y": np.array(values, dtype)}
 
 

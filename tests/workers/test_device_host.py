@@ -15,7 +15,7 @@ from scheduler.core.offers import Offer
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.onnx_models import save
-from workers.batches import ItemRunner
+from workers.batches import Item, ItemRunner
 from workers.device_host import DeviceHost
 from workers.link import offer_from, offer_header
 from workers.reference import reference_answers
@@ -56,7 +56,7 @@ def prepared(request, start):
     return prepare
 
 
-def xs(*rows: float) -> list[dict[str, np.ndarray]]:
+def xs(*rows: float) -> list[Item]:
     return [{"x": np.full(3, row, np.float32)} for row in rows]
 
 
@@ -568,7 +568,7 @@ def test_an_accelerators_reference_is_told_when_there_is_none(root, tmp_path, ad
     ask = (gpu, tmp_path / "cache", lambda *why: told.append(why))
     assert reference_answers(model, damaged, xs(1), *ask) is None
     assert [runtime for runtime, _ in told] == ["onnxruntime", "openvino"]
-    wrong = [{"x": np.zeros((2, 2), np.float32)}]
+    wrong: list[Item] = [{"x": np.zeros((2, 2), np.float32)}]
     assert reference_answers(model, model.variants[0], wrong, *ask) is None
     assert all(why.startswith("cannot be compared with: ") for _, why in told)
     answers = reference_answers(model, model.variants[0], xs(2), *ask)

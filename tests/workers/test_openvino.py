@@ -9,6 +9,7 @@ import pytest
 
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
+from workers.batches import Item
 from workers.device_host import DeviceHost
 from workers.model import Variant
 from workers.runtimes import openvino as openvino_runtime
@@ -57,7 +58,7 @@ def start(root, tmp_path):
 
 
 def ask(host: DeviceHost, *values: float) -> list[float]:
-    items = [{"x": np.full(3, value, np.float32)} for value in values]
+    items: list[Item] = [{"x": np.full(3, value, np.float32)} for value in values]
     answers = []
     for result in host.run("sum", "1", items):
         assert isinstance(result, dict), result

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
+from workers.batches import Item
 from workers.model_yaml import ModelFileError, parse_model_file
 from workers.optimising import comparison
 from workers.optimising.comparison import Losses, Samples, losses, speeds
@@ -196,17 +197,18 @@ def test_an_absent_library_is_named(tmp_path, monkeypatch):
 
 class TestLosses:
     def test_they_are_counted_item_by_item(self):
-        before = [{"y": np.array([0.0, 1.0])}, {"y": np.array([4.0, 0.0])}]
-        after = [{"y": np.array([0.0, 1.0])}, {"y": np.array([1.0, 4.0])}]
+        before: list[Item] = [{"y": np.array([0.0, 1.0])}, {"y": np.array([4.0, 0.0])}]
+        after: list[Item] = [{"y": np.array([0.0, 1.0])}, {"y": np.array([1.0, 4.0])}]
         found = losses(before, after, Samples([{}, {}], np.array([1, 0])))
         assert found == Losses(0.5, (0 + 3.5 / 4) / 2, 0.5, 1.0)
         assert found.drop == 0.5
         assert losses(before, before, Samples([{}, {}])).drop == 0
 
     def test_another_shape_is_another_answer(self):
-        shapes = [{"y": np.zeros((2, 4))}], [{"y": np.zeros((3, 4))}]
-        assert losses(*shapes, Samples([{}])) == Losses(0.0, 1.0, None, None)
-        nothing = [{"y": np.zeros((0, 4))}]
+        before: list[Item] = [{"y": np.zeros((2, 4))}]
+        after: list[Item] = [{"y": np.zeros((3, 4))}]
+        assert losses(before, after, Samples([{}])) == Losses(0.0, 1.0, None, None)
+        nothing: list[Item] = [{"y": np.zeros((0, 4))}]
         assert losses(nothing, nothing, Samples([{}])) == Losses(1.0, 0.0, None, None)
 
 
@@ -229,7 +231,7 @@ def test_a_runtime_that_answers_wrongly_or_not_at_all_is_told(small, heldout, mo
 
     monkeypatch.setattr(comparison, "RUNTIMES", {"wrong": Wrong, "unable": Unable})
     model, samples = loaded(small), heldout[1]
-    expected = [{"scores": np.full(10, 0.1, np.float32)}]
+    expected: list[Item] = [{"scores": np.full(10, 0.1, np.float32)}]
     wrong, unable = speeds(model, model.variants[0], samples, expected, lambda text: None)
     assert wrong.p50_ms is not None
     assert "is off by" in str(wrong.fault)
