@@ -134,9 +134,7 @@ class Replica:
         service = Service(
             self._box,
             SharedMemory(None),
-            Defaults(
-                doors.default_deadline_ms, doors.model_deadline_ms, config.limits.max_budget_s * 1e3
-            ),
+            Defaults.of(doors, config.limits),
             doors.compat,
             doors.items,
             config.log.level,

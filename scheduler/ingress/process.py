@@ -106,9 +106,7 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
     service = Service(
         Box(f"unix://{spec.scheduler}"),
         SharedMemory(Path(spec.memory) if doors.shared_memory else None),
-        Defaults(
-            doors.default_deadline_ms, doors.model_deadline_ms, config.limits.max_budget_s * 1e3
-        ),
+        Defaults.of(doors, config.limits),
         doors.compat,
         doors.items,
         config.log.level,

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler.call import LOWEST_PRIORITY, MAX_DEADLINE_MS
+from scheduler.config import LimitsConfig
+from scheduler.config_doors import DoorsConfig
 from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.request import Parameters, integer
 from scheduler.tenants import Tenant
@@ -48,6 +50,12 @@ class Defaults:
     any_ms: float
     by_model_ms: Mapping[str, float]
     longest_ms: float = MAX_DEADLINE_MS
+
+    @classmethod
+    def of(cls, doors: DoorsConfig, limits: LimitsConfig) -> Defaults:
+        """Those of a configuration."""
+        longest_ms = limits.max_budget_s * 1e3
+        return cls(doors.default_deadline_ms, doors.model_deadline_ms, longest_ms)
 
 
 def deadline_ms(
