@@ -28,7 +28,6 @@ SECONDS = 1_000_000_000
 SIGNATURE = Signature(
     (TensorSpec("x", "float32", (None,)),), (TensorSpec("y", "float32", (None,)),), True
 )
-WELL: dict[str, Any] = {"deadline_ms": 20_000}
 
 
 class Worker(asyncio.BufferedProtocol):

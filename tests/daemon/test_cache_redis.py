@@ -234,7 +234,7 @@ def test_the_largest_answer_that_is_kept_can_be_read(redis: RedisServer) -> None
 
 def test_who_waits_for_another_box_may_be_cancelled(redis: RedisServer) -> None:
     async def scene() -> None:
-        async with boxes(2, redis.url, run_ms=100.0) as (here, there):
+        async with boxes(2, redis.url, run_ms=1_000.0) as (here, there):
             here.holds = True
             first = here.ask([1])
             await here.until(lambda: here.runs)
@@ -253,7 +253,7 @@ def test_who_waits_for_another_box_may_be_cancelled(redis: RedisServer) -> None:
 @pytest.mark.parametrize("how", ["gone", "failed", "too slow", "redis killed"])
 def test_a_box_waits_for_no_other_at_its_own_cost(redis: RedisServer, how: str) -> None:
     async def scene() -> None:
-        async with boxes(2, redis.url, run_ms=100.0) as (here, there):
+        async with boxes(2, redis.url, run_ms=1_000.0) as (here, there):
             here.holds = True
             first = here.ask([1])
             await here.until(lambda: here.runs)
