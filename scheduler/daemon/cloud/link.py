@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -17,7 +17,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.cloud.batch import SentBatch
-from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
+from scheduler.daemon.cloud.endpoint import NOT_RUN, Endpoint, Fault, Inferred, RemoteError
 from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
 from scheduler.daemon.cloud.pace import Pace
@@ -94,6 +94,7 @@ class CloudLink:
         self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
         self._measuring: asyncio.Task[None] | None = None
+        self._problems: list[tuple[str, str]] = []
         self._suspect = self._outdated = False
         self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
 
@@ -190,21 +191,24 @@ class CloudLink:
         found = await self._finder.find(self._catalog.cards, known)
         self._outdated = self._suspect = False
         self._heard_ns = time.monotonic_ns()
-        if found.problems:
-            self._listener.on_catalog(self._id, [], found.problems)
+        self._problems = found.problems
+        self._listener.on_catalog(self._id, [], found.problems)
         self._memory.write(found.latencies.values())
         log.info("cloud ready", target=self._id, models=sorted(found.latencies))
         self._standing.begin(found.latencies)
         self._listener.on_progress(self._id, 1, 1, "ready")
 
     async def _watch_and_find_more(self) -> None:
-        finding = self._loop.create_task(
-            self._finder.keep_finding(self._missing, self._standing.extend)
-        )
+        finding = self._loop.create_task(self._finder.keep_finding(self._missing, self._found_more))
         try:
             await self._watch()
         finally:
             await end_tasks([finding])
+
+    def _found_more(self, latencies: Mapping[str, Latencies]) -> None:
+        self._problems = [problem for problem in self._problems if problem[0] not in latencies]
+        self._listener.on_catalog(self._id, [], self._problems)
+        self._standing.extend(latencies)
 
     def _missing(self) -> list[ModelCard]:
         """The models that the server might have by now."""
@@ -338,9 +342,10 @@ class CloudLink:
         """Ends a batch without results; the table of what each fault means."""
         run_id, reason = run.id, f"{self._id}: {error}"
         self._end(run)
+        if error.fault in NOT_RUN:
+            self._till.give_back(len(run.requests), timeout_s)
         match error.fault:
             case Fault.REFUSED:
-                self._till.give_back(len(run.requests), timeout_s)
                 self._standing.limit.dropped()
                 after_s = error.retry_after_s
                 pause_ns = self._pauses.next_ns() if after_s is None else int(after_s * 1e9)
@@ -357,7 +362,6 @@ class CloudLink:
                 self._listener.on_not_run(run_id, reason)
             case Fault.TOO_LARGE:
                 self._heard_ns = time.monotonic_ns()
-                self._till.give_back(len(run.requests), timeout_s)
                 self._standing.refused_size(run.requests[0].kind, len(run.requests))
                 self._listener.on_not_run(run_id, reason)
             case Fault.GONE | Fault.UNKNOWN_CALLER:
