@@ -90,12 +90,14 @@ class CloudLink:
         self._standing = Standing(config, self._breaker, self._meter, listener)
         self._retries = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._pauses = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS, chance)
+        self._looks = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._finder = Finder(config, endpoint, self._meter, self._till)
         self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
         self._measuring: asyncio.Task[None] | None = None
         self._problems: list[tuple[str, str]] = []
         self._suspect = self._outdated = False
+        self._gone = ""
         self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
 
     # -- TargetLink
@@ -109,7 +111,9 @@ class CloudLink:
                     await self._find(known)
                     self._retries.reset()
                     await self._watch_and_find_more()
-                    known = {n: each.measured() for n, each in self._standing.latencies.items()}
+                    latencies = self._standing.latencies
+                    known = {n: each.measured() for n, each in latencies.items() if n != self._gone}
+                    await asyncio.sleep(self._looks.next_ns() / 1e9)
                 except RemoteError as error:
                     log.warning("cloud not used", target=self._id, reason=str(error))
                     await self._wait_to_retry(str(error))
@@ -329,6 +333,7 @@ class CloudLink:
         count = len(run.requests)
         self._standing.learn(run.dispatch.model, count, left_ns, execute_ns, run.in_flight)
         self._pauses.reset()
+        self._looks.reset()
         closed = self._breaker.succeeded()
         notes = inferred.notes if run.shrunk is None else shrunk_note(run.dispatch)
         self._listener.on_done(run.id, results, execute_ns, notes)
@@ -366,6 +371,8 @@ class CloudLink:
                 self._listener.on_not_run(run_id, reason)
             case Fault.GONE | Fault.UNKNOWN_CALLER:
                 self._outdated = True
+                # It may be described and not served: then a trial tells.
+                self._gone = run.dispatch.model if error.fault is Fault.GONE else ""
                 self._news.set()
                 self._forget_runs()
                 self._listener.on_lost(self._id, reason, blameless=True)

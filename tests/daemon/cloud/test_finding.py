@@ -142,6 +142,29 @@ def test_a_model_that_can_not_be_measured_leaves_the_others_as_they_are(tmp_path
     asyncio.run(run())
 
 
+def test_a_model_that_is_described_and_not_served_is_not_asked_for_without_end(tmp_path: Path):
+    async def half(request: Any, context: Any) -> Any:
+        if request.model_name == "half":
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
+        return await good(request, context)
+
+    async def run() -> None:
+        other = replace(CARD, name="half")
+        async with far_server() as far:
+            far.names.add("half")
+            async with box_of(far.url, tmp_path, CARD, other) as box:
+                await box.until(lambda: box.is_up)
+                far.behaviour, measured = half, len(far.asked)
+                box.post(1.0, 20_000, model="half")
+                await box.until(lambda: box.driver.catalog.problems["far"])
+                await box.until(lambda: box.is_up)
+                assert numbers(await box.ask(3.0)) == [6.0] * 4
+                assert len(far.asked) <= measured + 5
+                far.behaviour = good
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(("status", "spent"), [("RESOURCE_EXHAUSTED", 0.0), ("INTERNAL", 1.0)])
 def test_trials_cost_what_batches_do(status: str, spent: float, tmp_path: Path):
     async def refuse(request: Any, context: Any) -> Any:
