@@ -243,7 +243,7 @@ class Finder:
             inferred = await self._endpoint.infer(inference)
         except RemoteError as error:
             if error.fault in NOT_RUN:
-                self._till.give_back(1, timeout_s)
+                self._till.give_back(1, timeout_s, time.monotonic_ns() - started_ns)
             raise
         took_ns = time.monotonic_ns() - started_ns
         self._till.settle(timeout_s, took_ns)

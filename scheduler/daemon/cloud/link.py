@@ -348,7 +348,8 @@ class CloudLink:
         run_id, reason = run.id, f"{self._id}: {error}"
         self._end(run)
         if error.fault in NOT_RUN:
-            self._till.give_back(len(run.requests), timeout_s)
+            took_ns = time.monotonic_ns() - run.sent_ns
+            self._till.give_back(len(run.requests), timeout_s, took_ns)
         match error.fault:
             case Fault.REFUSED:
                 self._standing.limit.dropped()

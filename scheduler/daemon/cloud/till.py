@@ -28,13 +28,14 @@ class Till:
         """Pays for a batch that takes so long at most, unless the budget is spent."""
         return self._purse.reserve(self._cost(requests, timeout_s))
 
-    def give_back(self, requests: int, timeout_s: float) -> None:
-        """A batch that was paid for was not run."""
-        self._purse.refund(self._cost(requests, timeout_s))
+    def give_back(self, requests: int, timeout_s: float, took_ns: int) -> None:
+        """A batch that was paid for was not run, as was said after so long."""
+        self._purse.refund(self._cost(requests, timeout_s), took_ns / 1e9)
 
     def settle(self, timeout_s: float, took_ns: int) -> None:
         """A batch that was paid for took that long."""
-        self._purse.refund(self._per_s * max(0.0, timeout_s - took_ns / 1e9))
+        took_s = took_ns / 1e9
+        self._purse.refund(self._per_s * max(0.0, timeout_s - took_s), took_s)
 
     def closed_ns(self, requests: int = 1, timeout_s: float = 0.0) -> int | None:
         """How long until a batch can be paid; None where it can be now."""
