@@ -197,6 +197,39 @@ async def test_a_way_that_was_slow_once_is_measured_again(monkeypatch: pytest.Mo
 
 
 @virtually
+async def test_a_box_that_has_nothing_left_to_offer_is_not_sent_anything_just_after_it_rested():
+    async with site(Box("a", models={}), Box("b")) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        a.ask(500)
+        await until(lambda: a.endings["completed"] == 1)
+        known = link_to(a, "b")._known
+        await until(lambda: known.learned and not known._used)  # the next report counts for more
+        b.driver.on_lost("cpu:0", "unplugged")
+        await until(lambda: not known.models)
+        assert not a.driver.core.targets["b"].up
+        a.ask(500)
+        await asyncio.sleep(1)
+        assert forwarded(a) == 1
+
+
+@virtually
+async def test_a_box_that_became_slower_than_short_deadlines_allow_is_there_for_longer_ones():
+    b = Box("b")
+    b.device.base_ms, b.device.item_ms = 3.0, 1.0
+    async with site(Box("a", models={}), b) as (a, b):
+        await asyncio.sleep(1)
+        for _ in range(10):
+            a.ask(30)
+            await asyncio.sleep(0.05)
+        assert a.endings["completed"] == 10
+        b.device.base_ms = 200.0
+        b.driver.on_changed(b.device.spec())
+        await asyncio.sleep(1)
+        a.ask(5_000)
+        await until(lambda: a.endings["completed"] == 11)
+
+
+@virtually
 async def test_what_is_too_large_for_another_box_is_not_sent_there():
     async with site(Box("a"), Box("b", models={"m": "d", "n": "d"}, body_bytes=15)) as (a, b):
         await a.load(1.5 * CAPACITY, 1, 300)

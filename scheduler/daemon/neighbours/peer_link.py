@@ -337,7 +337,8 @@ class PeerLink:
     def _on_report(self, rows: list[Row], members: Any) -> None:
         self._introducer.heard(self._box, members)
         self._reported_ns = self._clock_ns()
-        if not self._known.report(rows, {sent.what for sent in self._sent.values()}):
+        in_use = self._known.report(rows, {sent.what for sent in self._sent.values()})
+        if not in_use and self._known.models:
             # Nothing goes there, maybe because of what was learned: the report is newer than that.
             self._up = False
         self._tell()
