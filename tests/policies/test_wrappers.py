@@ -100,12 +100,21 @@ def test_the_default_uses_what_is_far_and_costs_nothing_like_any_device():
 
 def test_costs_do_not_count_after_something_had_to_be_refused():
     watch = box(Goodput)
-    submit(watch, request(1, 2))
-    assert watch.finished[1].outcome is Outcome.INFEASIBLE
-    submit(watch, request(2, 60))
+    submit(watch, request(1, 60))
+    submit(watch, request(2, 4))
+    assert watch.finished[2].outcome is Outcome.INFEASIBLE
     assert sent(submit(watch, request(3, 60))) == [("cloud", (3,))]
     watch.handle(Woken(), 2_000 * MS)
     submit(watch, request(4, 2_060), at_ms=2_000)
+    watch.close()
+
+
+def test_nothing_is_paid_because_of_a_deadline_that_no_device_could_ever_meet():
+    watch = box(Goodput)
+    submit(watch, request(1, 2))
+    assert watch.finished[1].outcome is Outcome.INFEASIBLE
+    assert sent(submit(watch, request(2, 60))) == [("cpu:0", (2,))]
+    assert sent(submit(watch, request(3, 60))) == []
     watch.close()
 
 
@@ -225,9 +234,11 @@ def test_what_the_cheapest_cloud_can_not_be_paid_for_any_more_is_not_sent_to_a_d
 
 def test_after_a_refusal_clouds_are_filled_last_and_the_cheapest_first():
     watch = box(Goodput, DEAR, FAR, target("cpu:0", slots=1))
-    submit(watch, request(1, 2))
-    assert watch.finished[1].outcome is Outcome.INFEASIBLE
-    assert [sent(submit(watch, request(i, 90)))[0][0] for i in (2, 3)] == ["cpu:0", "far"]
+    submit(watch, request(1, 3), request(2, 3))
+    assert watch.finished[2].outcome is Outcome.INFEASIBLE
+    watch.handle(BatchDone(1), 3 * MS)
+    places = [sent(submit(watch, request(i, 90), at_ms=3))[0][0] for i in (3, 4)]
+    assert places == ["cpu:0", "far"]
     watch.close()
 
 
