@@ -146,8 +146,23 @@ def test_money_ends():
     watch = box(lambda: Spill(budget_per_hour=1.0), target("cpu:0", offer("x")), CLOUD)
     assert len(sent(submit(watch, request(1, 50), request(2, 50)))) > 0
     assert sent(submit(watch, request(3, 50))) == []
-    later_ms = 3_600_000
-    assert sent(submit(watch, request(4, later_ms + 50), at_ms=later_ms)) == [("cloud", (4,))]
+    later_ms = 3_599_999
+    assert sent(submit(watch, request(4, later_ms + 50), at_ms=later_ms)) == []
+    later_ms = 3_601_000
+    assert sent(submit(watch, request(5, later_ms + 50), at_ms=later_ms)) == [("cloud", (5,))]
+    watch.close()
+
+
+def test_an_hour_of_spending_is_remembered_by_the_second():
+    policy = Spill(budget_per_hour=1e6)
+    watch = box(lambda: policy, target("cpu:0", offer("x")), CLOUD)
+    for i in range(1, 301):
+        submit(watch, request(i, 10 * i + 50), at_ms=10 * i)
+        run_id = next(reversed(watch.scheduler.runs))
+        watch.handle(BatchDone(run_id), 10 * i * MS)
+    assert len(policy._spent) == 4
+    assert policy._left(0) == 1e6 - 300 * CLOUD.cost_per_request
+    assert policy._left(3_604_000 * MS) == 1e6
     watch.close()
 
 
