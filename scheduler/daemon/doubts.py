@@ -94,5 +94,7 @@ def _may_be_why(target: TargetState, offer: Offer, submission: Submission) -> bo
     """Whether a request may have been refused for what was measured; to look costs money."""
     if not target.spec.is_paid or not submission.budget_ns:
         return True
+    if 2 * target.spec.transfer_ns[0] >= submission.budget_ns:
+        return False  # probes tell of the round trip, for nothing
     way_ns = target.spec.transfer(len(submission.body))
     return target.curve(offer).predict(1, _SURELY) + way_ns > submission.budget_ns
