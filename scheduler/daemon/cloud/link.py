@@ -79,6 +79,8 @@ class CloudLink:
         self._endpoint = endpoint
         self._catalog = catalog
         self._till = Till(config, purse)
+        self._till.on_back = self._on_money
+        self._lacking = 1, 0.0
         self._memory = memory
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -285,15 +287,15 @@ class CloudLink:
     async def _carry(self, run: SentBatch) -> None:
         """Sends a batch, waits for it, and says what became of it."""
         timeout_s = run.timeout_s(self._config.timeout_s)
+        least_s = min(timeout_s, run.patience_ns / 1e9)
+        timeout_s = max(least_s, self._till.affordable_s(len(run.requests), timeout_s))
         if not self._till.pay(len(run.requests), timeout_s):
-            closed_ns = self._till.closed_ns(len(run.requests), timeout_s)
-            self._standing.close_for(closed_ns or _UNPAID_NS)
             self._end(run)
+            self._unpaid(len(run.requests), least_s)
             self._listener.on_not_run(run.id, f"{self._id}: the budget is spent")
             return
-        closed_ns = self._till.closed_ns()
-        if closed_ns is not None:
-            self._standing.close_for(closed_ns)
+        if self._till.closed_ns() is not None:
+            self._unpaid(1, 0.0)
         model = self._standing.latencies[run.dispatch.model].model
         try:
             await run.shrink(model)
@@ -309,6 +311,20 @@ class CloudLink:
             self._listener.on_failed(run.id, f"{self._id}: {error!r}")
         else:
             self._came_back(run, model, inferred, list(results), timeout_s)
+
+    def _unpaid(self, requests: int, seconds: float) -> None:
+        """Takes nothing until such a batch can be paid, or one that is there may be settled."""
+        self._lacking = requests, seconds
+        unpaid_ns = self._till.closed_ns(requests, seconds) or _UNPAID_NS
+        if self._till.settles and self._runs:
+            settled_ns = min([run.sent_ns + run.patience_ns for run in self._runs.values()])
+            wait_ns = abs(settled_ns - time.monotonic_ns())  # as long again as it is overdue
+            unpaid_ns = min(unpaid_ns, max(wait_ns, _FIRST_PAUSE_NS))
+        self._standing.unpaid_for(unpaid_ns)
+
+    def _on_money(self) -> None:
+        if self._standing.is_unpaid and self._till.closed_ns(*self._lacking) is None:
+            self._standing.unpaid_for(0)
 
     def _came_back(
         self,
