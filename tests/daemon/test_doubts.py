@@ -87,3 +87,13 @@ def test_money_is_only_spent_where_it_may_be_why(
     way_ns = base_ms * MS, byte_ns
     far.spec = replace(far.spec, remote=True, cost_per_request=1.0, transfer_ns=way_ns)
     assert asked(Doubts(), [far], LATER) == measured
+
+
+def test_a_model_that_a_cloud_never_gets_is_measured_while_others_keep_it_busy():
+    far = device("far")
+    far.spec = replace(far.spec, remote=True, width=4, slots=4)
+    far.add_offers([offer("other")])
+    far.last_done_ns = LATER - 1
+    assert asked(Doubts(), [far], LATER) == "far"
+    far.curve(far.offers["m"][0]).observe(1, 2 * MS, LATER - 1)
+    assert asked(Doubts(), [far], LATER) is None, "it was learned but now"
