@@ -230,6 +230,27 @@ async def test_a_box_that_became_slower_than_short_deadlines_allow_is_there_for_
 
 
 @virtually
+async def test_a_model_that_another_box_has_unloaded_does_not_keep_others_from_it():
+    async with site(Box("a", models={}), Box("b", models={"m": "d", "n": "d"})) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        await asyncio.sleep(1)
+        b.door.admission.unload("m")
+        await asyncio.sleep(1)
+        for _ in range(20):
+            a.ask(150, model="m")
+            await asyncio.sleep(0.02)
+            a.ask(150, model="n")
+            await asyncio.sleep(0.08)
+        await asyncio.sleep(1)
+        assert a.endings == {"completed": 20, "unavailable": 20}
+        assert forwarded(a) == 20
+        b.door.admission.load("m")
+        await asyncio.sleep(1)
+        a.ask(150, model="m")
+        await until(lambda: a.endings["completed"] == 21)
+
+
+@virtually
 async def test_what_is_too_large_for_another_box_is_not_sent_there():
     async with site(Box("a"), Box("b", models={"m": "d", "n": "d"}, body_bytes=15)) as (a, b):
         await a.load(1.5 * CAPACITY, 1, 300)
