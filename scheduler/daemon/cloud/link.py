@@ -44,6 +44,10 @@ _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 """The same for pauses after a refusal."""
 
+_EARLY = 0.5
+"""Who gives up before so much of a batch's time is over does so by a limit of his own, and would
+again: the batch is not sent there at once."""
+
 _MARGIN_NS = 3_000_000_000
 """A target whose breaker is open stays closed so much longer than the next probe should take, lest
 batches go there because this process was held up."""
@@ -368,13 +372,12 @@ class CloudLink:
             self._till.give_back(len(run.requests), timeout_s, took_ns)
         match error.fault:
             case Fault.REFUSED:
-                self._standing.limit.dropped()
-                after_s = error.retry_after_s
-                pause_ns = self._pauses.next_ns() if after_s is None else int(after_s * 1e9)
-                self._standing.close_for(min(pause_ns, _LONGEST_PAUSE_NS))
+                self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.EXPIRED:
-                self._heard_ns = time.monotonic_ns()
+                now_ns = self._heard_ns = time.monotonic_ns()
+                if now_ns - run.sent_ns < _EARLY * timeout_s * 1e9:
+                    self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.UNREACHABLE:
                 self._trip(reason)
@@ -399,6 +402,12 @@ class CloudLink:
             case Fault.FAILED:
                 self._failed(reason)
                 self._listener.on_failed(run_id, reason)
+
+    def _pause(self, after_s: float | None) -> None:
+        """The server has too much to do: fewer at once, and none for a while."""
+        self._standing.limit.dropped()
+        pause_ns = int(after_s * 1e9) if after_s else self._pauses.next_ns()
+        self._standing.close_for(min(pause_ns, _LONGEST_PAUSE_NS))
 
     def _failed(self, reason: str) -> None:
         open_ns = self._breaker.failed(reason)
