@@ -13,6 +13,7 @@ import pytest
 
 from scheduler.daemon.neighbours.peer_link import PeerLink
 from scheduler.daemon.ways import meter
+from scheduler.errors import DeadlineExpired
 from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, until
 from tests.neighbours.virtual_loop import run_virtually
 
@@ -248,6 +249,28 @@ async def test_a_model_that_another_box_has_unloaded_does_not_keep_others_from_i
         await asyncio.sleep(1)
         a.ask(150, model="m")
         await until(lambda: a.endings["completed"] == 21)
+
+
+@virtually
+async def test_a_box_that_gives_requests_up_at_once_is_left_alone_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with site(Box("a", models={}), Box("b")) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        await asyncio.sleep(1)
+        admit = b.door.admission.submission
+        refused: list[Any] = []
+
+        def expired(*args: Any) -> Any:
+            if len(refused) == 50:
+                return admit(*args)
+            refused.append(args)
+            raise DeadlineExpired("a clock of its own", {})
+
+        monkeypatch.setattr(b.door.admission, "submission", expired)
+        a.ask(1_000)
+        await until(lambda: a.endings)
+        assert len(refused) < 20
 
 
 @virtually
