@@ -104,6 +104,7 @@ class CloudLink:
         self._problems: list[tuple[str, str]] = []
         self._suspect = self._outdated = False
         self._gone = ""
+        self._served: set[str] = set()
         self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
 
     # -- TargetLink
@@ -200,6 +201,7 @@ class CloudLink:
         self._listener.on_progress(self._id, 0, 1, "looking at the server")
         found = await self._finder.find(self._catalog.cards, known)
         self._outdated = self._suspect = False
+        self._served.clear()
         self._heard_ns = time.monotonic_ns()
         self._problems = found.problems
         self._listener.on_catalog(self._id, [], found.problems)
@@ -354,6 +356,7 @@ class CloudLink:
         self._standing.learn(run.dispatch.model, count, left_ns, execute_ns, run.in_flight)
         self._pauses.reset()
         self._looks.reset()
+        self._served.add(run.dispatch.model)
         closed = self._breaker.succeeded()
         notes = inferred.notes if run.shrunk is None else shrunk_note(run.dispatch)
         self._listener.on_done(run.id, results, execute_ns, notes)
@@ -392,7 +395,9 @@ class CloudLink:
             case Fault.GONE | Fault.UNKNOWN_CALLER:
                 self._outdated = True
                 # It may be described and not served: then a trial tells.
-                self._gone = run.dispatch.model if error.fault is Fault.GONE else ""
+                model = run.dispatch.model
+                is_new = error.fault is Fault.UNKNOWN_CALLER or model in self._served
+                self._gone = "" if is_new else model
                 self._news.set()
                 self._forget_runs()
                 self._listener.on_lost(self._id, reason, blameless=True)

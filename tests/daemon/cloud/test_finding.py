@@ -165,6 +165,26 @@ def test_a_model_that_is_described_and_not_served_is_not_asked_for_without_end(t
     asyncio.run(run())
 
 
+def test_a_model_that_was_served_and_is_gone_for_a_moment_is_not_paid_for_again(tmp_path: Path):
+    async def gone(request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
+
+    async def run() -> None:
+        async with far_server() as far, box_of(far.url, tmp_path) as box:
+            await box.until(lambda: box.is_up)
+            assert numbers(await box.ask(2.0)) == [4.0] * 4
+            measured, far.behaviour = len(far.asked), gone
+            far.names.clear()
+            _, answer = box.post(3.0, 20_000)
+            await box.until(lambda: not box.is_up)
+            far.behaviour = good
+            far.names.add("double")
+            assert numbers(await answer) == [6.0] * 4
+            assert len(far.asked) == measured + 2
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(("status", "spent"), [("RESOURCE_EXHAUSTED", 0.0), ("INTERNAL", 1.0)])
 def test_trials_cost_what_batches_do(status: str, spent: float, tmp_path: Path):
     async def refuse(request: Any, context: Any) -> Any:
