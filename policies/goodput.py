@@ -15,8 +15,8 @@ Rule, in five parts:
 * Dropping. What no target can finish in time any more is dropped at once.
 * Costs. A target that is paid for, by the request or the second, or on whose slow way inputs may be
   made smaller, gets only what the others would not finish in time, played ahead in (priority,
-  deadline) order; until then that waits. For a
-  second after something had to be refused or dropped, costs don't count. Energy never does: a
+  deadline) order; until then that waits. For a second after something had to be refused or dropped
+  that the others could do if there were nothing else, costs don't count. Energy never does: a
   device that draws some is used like any other. (`cheapest` weighs energy as well.)
 * Other boxes. They get what would be late here, before what is paid for does. While much more
   comes in than a box could do itself, they are used like devices of its own instead.
@@ -43,6 +43,7 @@ from policies.outlook import Bid, Outlook
 from policies.serving import Candidate, candidates, fill, order
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.queues import ClassQueue
+from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 
 CALM = 0.05
@@ -108,8 +109,18 @@ class Alone:
             if not request.accept_late:
                 refusal = self.admission.refusal(request)
                 if refusal is not None:
-                    self._fell_short()
+                    if self._outlook.some_dear and self._is_possible(request):
+                        self._fell_short()
                     yield refusal
+
+    def _is_possible(self, request: Request) -> bool:
+        """Whether targets that cost nothing, if any, could do it, had they nothing else to do."""
+        budget_ns = request.deadline_ns - self._outlook.view.now_ns
+        bids = self._outlook.bids(request.kind)
+        return any(
+            bid.target.spec.transfer_ns[0] + bid.one_ns() <= budget_ns
+            for bid in [bid for bid in bids if not _is_dear(bid.target)] or bids
+        )
 
     def _evictions(self) -> Iterator[Drop]:
         drops = list(self._outlook.doomed())

@@ -26,6 +26,9 @@ from scheduler.core.targets import TargetState
 
 HOUR_NS = 3_600_000_000_000
 
+STEP_NS = 1_000_000_000
+"""What is spent within one of these is remembered as one sum, until all of it is an hour old."""
+
 
 class Spill:
     """Remote targets for what local ones would miss.
@@ -54,11 +57,13 @@ class Spill:
         self._away = Away(self.inner, self.quantile, _is_local, self._pays, self._covers)
         self._now_ns = 0
         self._spent: deque[tuple[int, float]] = deque()
+        self._total = 0.0
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Sends away what would be late here, and asks the inner policy about the rest."""
         if self._away.near.look(view):
             self._spent.clear()
+            self._total = 0.0
         self._now_ns = view.now_ns
         yield from self._away.decide(view)
 
@@ -66,7 +71,12 @@ class Spill:
         """Spends what a batch costs, if the budget allows."""
         if not self._covers(cost):
             return False
-        self._spent.append((self._now_ns, cost))
+        if self.budget_per_hour is not None and cost:
+            until_ns = (self._now_ns // STEP_NS + 1) * STEP_NS + HOUR_NS
+            self._total += cost
+            if self._spent and self._spent[-1][0] == until_ns:
+                cost += self._spent.pop()[1]
+            self._spent.append((until_ns, cost))
         return True
 
     def _covers(self, cost: float) -> bool:
@@ -74,11 +84,12 @@ class Spill:
 
     def _left(self, now_ns: int) -> float:
         if self.budget_per_hour is None:
-            self._spent.clear()
             return float("inf")
-        while self._spent and self._spent[0][0] <= now_ns - HOUR_NS:
-            self._spent.popleft()
-        return self.budget_per_hour - sum([cost for _, cost in self._spent])
+        if self._spent and self._spent[0][0] <= now_ns:
+            while self._spent and self._spent[0][0] <= now_ns:
+                self._spent.popleft()
+            self._total = sum([each for _, each in self._spent])
+        return self.budget_per_hour - self._total
 
 
 def _is_local(target: TargetState) -> bool:

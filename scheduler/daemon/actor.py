@@ -165,7 +165,8 @@ class SchedulerProcess:
             for address, server in zip(config.listen.native, self._servers, strict=True)
         ]
         self._servers.append(await self._listen_unix(self._door.for_doors, str(door_socket)))
-        self._neighbours = _neighbours(config, self._driver, self._addresses)
+        is_loaded = self._door.admission.is_loaded
+        self._neighbours = _neighbours(config, self._driver, self._addresses, is_loaded)
         if self._neighbours is not None:
             self._door.neighbours = self._neighbours
             self._neighbours.start()
@@ -331,7 +332,12 @@ def _open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoo
     return TaskDoor(desk, admission, bounds, int(durable.max_deadline_s * 1e9))
 
 
-def _neighbours(config: Config, driver: Driver, addresses: Sequence[str]) -> Neighbours | None:
+def _neighbours(
+    config: Config,
+    driver: Driver,
+    addresses: Sequence[str],
+    is_loaded: Callable[[str], bool],
+) -> Neighbours | None:
     """The other boxes, where the configuration asks for them.
 
     Raises:
@@ -351,7 +357,7 @@ def _neighbours(config: Config, driver: Driver, addresses: Sequence[str]) -> Nei
         ports[0] if ports else None,
         token,
     )
-    return Neighbours(driver, options)
+    return Neighbours(driver, options, is_loaded)
 
 
 def _bound(address: Address, server: asyncio.AbstractServer) -> str:

@@ -16,7 +16,8 @@ from scheduler.core.targets import TargetState
 from scheduler.daemon.submission import Submission
 
 IDLE_NS = 1_000_000_000
-"""A target that has been without work for so long idles."""
+"""A target that has been without work for so long idles. Of one that runs many batches at once, as
+a cloud does, each model idles by itself."""
 
 FIRST_NS, MOST_NS = 10_000_000_000, 600_000_000_000
 """How long what was measured is believed: at first, and at most. Each time it is twice as long, so
@@ -66,10 +67,9 @@ class Doubts:
             (target.curve(offer).predict(1, _LIKELY), target.spec.id, offer)
             for target in targets
             if target.is_open(now_ns)
-            and not target.runs
-            and now_ns - target.last_done_ns >= IDLE_NS
             for offer in target.usable(submission.kind)
-            if self._is_due((target.spec.id, offer.model, offer.variant), now_ns)
+            if _is_unused(target, offer, now_ns)
+            and self._is_due((target.spec.id, offer.model, offer.variant), now_ns)
             and _may_be_why(target, offer, submission)
         ]
         if not due:
@@ -90,9 +90,19 @@ class Doubts:
         self._asked[key] = _Asked(now_ns, wait_ns)
 
 
+def _is_unused(target: TargetState, offer: Offer, now_ns: int) -> bool:
+    """Whether nothing is learned of an offer by itself, and to measure it disturbs nobody."""
+    if target.spec.width > 1 and not target.spec.peer:
+        others = all(run.offer != offer for run in target.runs.values())
+        return others and target.curve(offer).stale_ns() is None
+    return not target.runs and now_ns - target.last_done_ns >= IDLE_NS
+
+
 def _may_be_why(target: TargetState, offer: Offer, submission: Submission) -> bool:
     """Whether a request may have been refused for what was measured; to look costs money."""
     if not target.spec.is_paid or not submission.budget_ns:
         return True
+    if 2 * target.spec.transfer_ns[0] >= submission.budget_ns:
+        return False  # probes tell of the round trip, for nothing
     way_ns = target.spec.transfer(len(submission.body))
     return target.curve(offer).predict(1, _SURELY) + way_ns > submission.budget_ns

@@ -75,9 +75,25 @@ def test_deadlines_that_nothing_could_meet_cost_ever_less():
     assert asked(doubts, devices, long_after_ns + FIRST_NS) == "cpu:0"
 
 
-@pytest.mark.parametrize(("byte_ns", "measured"), [(0.0, None), (50_000.0, "far")])
-def test_money_is_only_spent_where_it_may_be_why(byte_ns: float, measured: str | None):
-    """A request that was refused for another reason than what a cloud needs, or for that."""
+@pytest.mark.parametrize(
+    ("base_ms", "byte_ns", "measured"),
+    [(0, 0.0, None), (0, 50_000.0, "far"), (24, 50_000.0, "far"), (25, 50_000.0, None)],
+)
+def test_money_is_only_spent_where_it_may_be_why(
+    base_ms: int, byte_ns: float, measured: str | None
+):
+    """Of 50 ms: for nothing that was measured, for that, and for the round trip alone."""
     far = device("far")
-    far.spec = replace(far.spec, remote=True, cost_per_request=1.0, transfer_ns=(0, byte_ns))
+    way_ns = base_ms * MS, byte_ns
+    far.spec = replace(far.spec, remote=True, cost_per_request=1.0, transfer_ns=way_ns)
     assert asked(Doubts(), [far], LATER) == measured
+
+
+def test_a_model_that_a_cloud_never_gets_is_measured_while_others_keep_it_busy():
+    far = device("far")
+    far.spec = replace(far.spec, remote=True, width=4, slots=4)
+    far.add_offers([offer("other")])
+    far.last_done_ns = LATER - 1
+    assert asked(Doubts(), [far], LATER) == "far"
+    far.curve(far.offers["m"][0]).observe(1, 2 * MS, LATER - 1)
+    assert asked(Doubts(), [far], LATER) is None, "it was learned but now"

@@ -190,7 +190,8 @@ class Box:
         options = SiteOptions(
             self.site, self.name, tuple(self.join), port=self.outside, token=self.token
         )
-        self.neighbours = self.door.neighbours = Neighbours(self.driver, options)
+        is_loaded = self.door.admission.is_loaded
+        self.neighbours = self.door.neighbours = Neighbours(self.driver, options, is_loaded)
         self.neighbours.start()
 
     async def start_again(self) -> None:

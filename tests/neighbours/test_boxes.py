@@ -13,6 +13,7 @@ import pytest
 
 from scheduler.daemon.neighbours.peer_link import PeerLink
 from scheduler.daemon.ways import meter
+from scheduler.errors import DeadlineExpired
 from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, until
 from tests.neighbours.virtual_loop import run_virtually
 
@@ -194,6 +195,82 @@ async def test_a_way_that_was_slow_once_is_measured_again(monkeypatch: pytest.Mo
         assert (b.device.measured, a.device.measured) == (0, 0)
         assert a.endings["completed"] > 80
         assert forwarded(a) == a.endings["completed"], "no request was staked on it"
+
+
+@virtually
+async def test_a_box_that_has_nothing_left_to_offer_is_not_sent_anything_just_after_it_rested():
+    async with site(Box("a", models={}), Box("b")) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        a.ask(500)
+        await until(lambda: a.endings["completed"] == 1)
+        known = link_to(a, "b")._known
+        await until(lambda: known.learned and not known._used)  # the next report counts for more
+        b.driver.on_lost("cpu:0", "unplugged")
+        await until(lambda: not known.models)
+        assert not a.driver.core.targets["b"].up
+        a.ask(500)
+        await asyncio.sleep(1)
+        assert forwarded(a) == 1
+
+
+@virtually
+async def test_a_box_that_became_slower_than_short_deadlines_allow_is_there_for_longer_ones():
+    b = Box("b")
+    b.device.base_ms, b.device.item_ms = 3.0, 1.0
+    async with site(Box("a", models={}), b) as (a, b):
+        await asyncio.sleep(1)
+        for _ in range(10):
+            a.ask(30)
+            await asyncio.sleep(0.05)
+        assert a.endings["completed"] == 10
+        b.device.base_ms = 200.0
+        b.driver.on_changed(b.device.spec())
+        await asyncio.sleep(1)
+        a.ask(5_000)
+        await until(lambda: a.endings["completed"] == 11)
+
+
+@virtually
+async def test_a_model_that_another_box_has_unloaded_does_not_keep_others_from_it():
+    async with site(Box("a", models={}), Box("b", models={"m": "d", "n": "d"})) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        await asyncio.sleep(1)
+        b.door.admission.unload("m")
+        await asyncio.sleep(1)
+        for _ in range(20):
+            a.ask(150, model="m")
+            await asyncio.sleep(0.02)
+            a.ask(150, model="n")
+            await asyncio.sleep(0.08)
+        await asyncio.sleep(1)
+        assert a.endings == {"completed": 20, "unavailable": 20}
+        assert forwarded(a) == 20
+        b.door.admission.load("m")
+        await asyncio.sleep(1)
+        a.ask(150, model="m")
+        await until(lambda: a.endings["completed"] == 21)
+
+
+@virtually
+async def test_a_box_that_gives_requests_up_at_once_is_left_alone_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with site(Box("a", models={}), Box("b")) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        await asyncio.sleep(1)
+        admit = b.door.admission.submission
+        refused: list[Any] = []
+
+        def expired(*args: Any) -> Any:
+            if len(refused) == 50:
+                return admit(*args)
+            refused.append(args)
+            raise DeadlineExpired("a clock of its own", {})
+
+        monkeypatch.setattr(b.door.admission, "submission", expired)
+        a.ask(1_000)
+        await until(lambda: a.endings)
+        assert len(refused) < 20
 
 
 @virtually

@@ -100,12 +100,21 @@ def test_the_default_uses_what_is_far_and_costs_nothing_like_any_device():
 
 def test_costs_do_not_count_after_something_had_to_be_refused():
     watch = box(Goodput)
-    submit(watch, request(1, 2))
-    assert watch.finished[1].outcome is Outcome.INFEASIBLE
-    submit(watch, request(2, 60))
+    submit(watch, request(1, 60))
+    submit(watch, request(2, 4))
+    assert watch.finished[2].outcome is Outcome.INFEASIBLE
     assert sent(submit(watch, request(3, 60))) == [("cloud", (3,))]
     watch.handle(Woken(), 2_000 * MS)
     submit(watch, request(4, 2_060), at_ms=2_000)
+    watch.close()
+
+
+def test_nothing_is_paid_because_of_a_deadline_that_no_device_could_ever_meet():
+    watch = box(Goodput)
+    submit(watch, request(1, 2))
+    assert watch.finished[1].outcome is Outcome.INFEASIBLE
+    assert sent(submit(watch, request(2, 60))) == [("cpu:0", (2,))]
+    assert sent(submit(watch, request(3, 60))) == []
     watch.close()
 
 
@@ -137,8 +146,23 @@ def test_money_ends():
     watch = box(lambda: Spill(budget_per_hour=1.0), target("cpu:0", offer("x")), CLOUD)
     assert len(sent(submit(watch, request(1, 50), request(2, 50)))) > 0
     assert sent(submit(watch, request(3, 50))) == []
-    later_ms = 3_600_000
-    assert sent(submit(watch, request(4, later_ms + 50), at_ms=later_ms)) == [("cloud", (4,))]
+    later_ms = 3_599_999
+    assert sent(submit(watch, request(4, later_ms + 50), at_ms=later_ms)) == []
+    later_ms = 3_601_000
+    assert sent(submit(watch, request(5, later_ms + 50), at_ms=later_ms)) == [("cloud", (5,))]
+    watch.close()
+
+
+def test_an_hour_of_spending_is_remembered_by_the_second():
+    policy = Spill(budget_per_hour=1e6)
+    watch = box(lambda: policy, target("cpu:0", offer("x")), CLOUD)
+    for i in range(1, 301):
+        submit(watch, request(i, 10 * i + 50), at_ms=10 * i)
+        run_id = next(reversed(watch.scheduler.runs))
+        watch.handle(BatchDone(run_id), 10 * i * MS)
+    assert len(policy._spent) == 4
+    assert policy._left(0) == 1e6 - 300 * CLOUD.cost_per_request
+    assert policy._left(3_604_000 * MS) == 1e6
     watch.close()
 
 
@@ -225,9 +249,11 @@ def test_what_the_cheapest_cloud_can_not_be_paid_for_any_more_is_not_sent_to_a_d
 
 def test_after_a_refusal_clouds_are_filled_last_and_the_cheapest_first():
     watch = box(Goodput, DEAR, FAR, target("cpu:0", slots=1))
-    submit(watch, request(1, 2))
-    assert watch.finished[1].outcome is Outcome.INFEASIBLE
-    assert [sent(submit(watch, request(i, 90)))[0][0] for i in (2, 3)] == ["cpu:0", "far"]
+    submit(watch, request(1, 3), request(2, 3))
+    assert watch.finished[2].outcome is Outcome.INFEASIBLE
+    watch.handle(BatchDone(1), 3 * MS)
+    places = [sent(submit(watch, request(i, 90), at_ms=3))[0][0] for i in (3, 4)]
+    assert places == ["cpu:0", "far"]
     watch.close()
 
 

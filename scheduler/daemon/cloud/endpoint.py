@@ -41,6 +41,10 @@ class Fault(enum.Enum):
     """The server tried and failed, or its answer makes no sense."""
 
 
+NOT_RUN = frozenset((Fault.REFUSED, Fault.TOO_LARGE, Fault.GONE, Fault.UNKNOWN_CALLER))
+"""What is taken not to cost anything."""
+
+
 class RemoteError(LaxityError):
     """A call came to nothing.
 

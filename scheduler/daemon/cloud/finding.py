@@ -12,7 +12,7 @@ from scheduler.backoff import Backoff
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import STRING
-from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, RemoteError
+from scheduler.daemon.cloud.endpoint import NOT_RUN, Endpoint, Fault, Inference, RemoteError
 from scheduler.daemon.cloud.latencies import MATERIAL, Latencies
 from scheduler.daemon.cloud.tensors import CloudModel, agreed, split, stacked
 from scheduler.daemon.cloud.till import Till
@@ -28,6 +28,9 @@ _TRIALS = 4
 
 _FIRST_LOOK_NS, _LONGEST_LOOK_NS = 1_000_000_000, 60_000_000_000
 """How long at most between looks for models that a server did not have: at first, and ever."""
+
+_OF_ALL = frozenset((Fault.UNREACHABLE, Fault.SILENT, Fault.UNKNOWN_CALLER))
+"""What a server that is asked about one model says of all of them."""
 
 _PROBES = 5
 """Round trips that are measured before anything else."""
@@ -68,13 +71,13 @@ class Finder:
     async def find(
         self,
         cards: Mapping[str, ModelCard],
-        known: Mapping[str, Mapping[int, list[int]]],
+        known: dict[str, dict[int, list[int]]],
     ) -> Found:
         """Finds out which models the server runs, and how long it takes where nothing is known.
 
         Args:
             cards: The models of the box.
-            known: Latencies from an earlier time.
+            known: Latencies from an earlier time; those that are measured now are added.
 
         Raises:
             RemoteError: The server can't be reached, or runs none of the models.
@@ -84,11 +87,10 @@ class Finder:
         found = Found()
         undone = await self._undone(cards)
         for card in cards.values():
-            model = await self._model(card, found, undone)
-            if model is not None:
-                latencies = Latencies(model, known.get(card.name, {}))
-                await self._measure(latencies)
+            latencies = await self._measured(card, found, undone, known.get(card.name, {}))
+            if latencies is not None:
                 found.latencies[card.name] = latencies
+                known[card.name] = latencies.measured()
         for name in self._config.models or ():
             if name not in cards:
                 found.problems.append((name, "it is no model of the box"))
@@ -117,13 +119,11 @@ class Finder:
             for card in missing():
                 try:
                     undone = await self._undone({card.name: card})
-                    model = await self._model(card, Found(), undone)
-                    if model is None:
-                        continue
-                    latencies = Latencies(model, {})
-                    await self._measure(latencies)
+                    latencies = await self._measured(card, Found(), undone, {})
                 except RemoteError:
                     break  # probes and batches tell what is to be done about it
+                if latencies is None:
+                    continue
                 pause.reset()
                 on_found({card.name: latencies})
 
@@ -172,13 +172,32 @@ class Finder:
             there = await self._endpoint.model(name, self._config.timeout_s)
             return agreed(card, there, self._config.max_batch, undone)
         except RemoteError as error:
-            if error.fault is not Fault.GONE:
+            if error.fault in _OF_ALL:
                 raise
-            if self._config.models is not None:
+            if error.fault is not Fault.GONE or self._config.models is not None:
                 found.problems.append((card.name, str(error)))
         except ValueError as error:
             found.problems.append((card.name, str(error)))
         return None
+
+    async def _measured(
+        self,
+        card: ModelCard,
+        found: Found,
+        undone: frozenset[str],
+        known: Mapping[int, list[int]],
+    ) -> Latencies | None:
+        """What is known of a model, measured where that is nothing; None if it can't be used."""
+        model = await self._model(card, found, undone)
+        if model is None:
+            return None
+        latencies = Latencies(model, known)
+        try:
+            await self._measure(latencies)
+        except (RemoteError, ValueError) as error:
+            found.problems.append((card.name, f"it can't be measured: {error}"))
+            return None
+        return latencies
 
     async def _measure(self, latencies: Latencies) -> None:
         if latencies.is_known:
@@ -219,9 +238,13 @@ class Finder:
         started_ns = time.monotonic_ns()
         wanted = [spec.name for spec in model.card.signature.outputs]
         inputs = stacked(model, [trial])
-        inferred = await self._endpoint.infer(
-            Inference(model.remote, model.version, inputs, wanted, timeout_s, timeout_s)
-        )
+        inference = Inference(model.remote, model.version, inputs, wanted, timeout_s, timeout_s)
+        try:
+            inferred = await self._endpoint.infer(inference)
+        except RemoteError as error:
+            if error.fault in NOT_RUN:
+                self._till.give_back(1, timeout_s, time.monotonic_ns() - started_ns)
+            raise
         took_ns = time.monotonic_ns() - started_ns
         self._till.settle(timeout_s, took_ns)
         split(model, inferred.outputs, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -17,7 +17,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.cloud.batch import SentBatch
-from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
+from scheduler.daemon.cloud.endpoint import NOT_RUN, Endpoint, Fault, Inferred, RemoteError
 from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
 from scheduler.daemon.cloud.pace import Pace
@@ -43,6 +43,10 @@ _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
 
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 """The same for pauses after a refusal."""
+
+_EARLY = 0.5
+"""Who gives up before so much of a batch's time is over does so by a limit of his own, and would
+again: the batch is not sent there at once."""
 
 _MARGIN_NS = 3_000_000_000
 """A target whose breaker is open stays closed so much longer than the next probe should take, lest
@@ -79,6 +83,8 @@ class CloudLink:
         self._endpoint = endpoint
         self._catalog = catalog
         self._till = Till(config, purse)
+        self._till.on_back = self._on_money
+        self._lacking = 1, 0.0
         self._memory = memory
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -90,11 +96,15 @@ class CloudLink:
         self._standing = Standing(config, self._breaker, self._meter, listener)
         self._retries = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._pauses = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS, chance)
+        self._looks = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._finder = Finder(config, endpoint, self._meter, self._till)
         self._runs: dict[int, SentBatch] = {}
         self._news = asyncio.Event()
         self._measuring: asyncio.Task[None] | None = None
+        self._problems: list[tuple[str, str]] = []
         self._suspect = self._outdated = False
+        self._gone = ""
+        self._served: set[str] = set()
         self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
 
     # -- TargetLink
@@ -108,7 +118,9 @@ class CloudLink:
                     await self._find(known)
                     self._retries.reset()
                     await self._watch_and_find_more()
-                    known = {n: each.measured() for n, each in self._standing.latencies.items()}
+                    latencies = self._standing.latencies
+                    known = {n: each.measured() for n, each in latencies.items() if n != self._gone}
+                    await asyncio.sleep(self._looks.next_ns() / 1e9)
                 except RemoteError as error:
                     log.warning("cloud not used", target=self._id, reason=str(error))
                     await self._wait_to_retry(str(error))
@@ -189,22 +201,26 @@ class CloudLink:
         self._listener.on_progress(self._id, 0, 1, "looking at the server")
         found = await self._finder.find(self._catalog.cards, known)
         self._outdated = self._suspect = False
+        self._served.clear()
         self._heard_ns = time.monotonic_ns()
-        if found.problems:
-            self._listener.on_catalog(self._id, [], found.problems)
+        self._problems = found.problems
+        self._listener.on_catalog(self._id, [], found.problems)
         self._memory.write(found.latencies.values())
         log.info("cloud ready", target=self._id, models=sorted(found.latencies))
         self._standing.begin(found.latencies)
         self._listener.on_progress(self._id, 1, 1, "ready")
 
     async def _watch_and_find_more(self) -> None:
-        finding = self._loop.create_task(
-            self._finder.keep_finding(self._missing, self._standing.extend)
-        )
+        finding = self._loop.create_task(self._finder.keep_finding(self._missing, self._found_more))
         try:
             await self._watch()
         finally:
             await end_tasks([finding])
+
+    def _found_more(self, latencies: Mapping[str, Latencies]) -> None:
+        self._problems = [problem for problem in self._problems if problem[0] not in latencies]
+        self._listener.on_catalog(self._id, [], self._problems)
+        self._standing.extend(latencies)
 
     def _missing(self) -> list[ModelCard]:
         """The models that the server might have by now."""
@@ -277,15 +293,15 @@ class CloudLink:
     async def _carry(self, run: SentBatch) -> None:
         """Sends a batch, waits for it, and says what became of it."""
         timeout_s = run.timeout_s(self._config.timeout_s)
+        least_s = min(timeout_s, run.patience_ns / 1e9)
+        timeout_s = max(least_s, self._till.affordable_s(len(run.requests), timeout_s))
         if not self._till.pay(len(run.requests), timeout_s):
-            closed_ns = self._till.closed_ns(len(run.requests), timeout_s)
-            self._standing.close_for(closed_ns or _UNPAID_NS)
             self._end(run)
+            self._unpaid(len(run.requests), least_s)
             self._listener.on_not_run(run.id, f"{self._id}: the budget is spent")
             return
-        closed_ns = self._till.closed_ns()
-        if closed_ns is not None:
-            self._standing.close_for(closed_ns)
+        if self._till.closed_ns() is not None:
+            self._unpaid(1, 0.0)
         model = self._standing.latencies[run.dispatch.model].model
         try:
             await run.shrink(model)
@@ -301,6 +317,20 @@ class CloudLink:
             self._listener.on_failed(run.id, f"{self._id}: {error!r}")
         else:
             self._came_back(run, model, inferred, list(results), timeout_s)
+
+    def _unpaid(self, requests: int, seconds: float) -> None:
+        """Takes nothing until such a batch can be paid, or one that is there may be settled."""
+        self._lacking = requests, seconds
+        unpaid_ns = self._till.closed_ns(requests, seconds) or _UNPAID_NS
+        if self._till.settles and self._runs:
+            settled_ns = min([run.sent_ns + run.patience_ns for run in self._runs.values()])
+            wait_ns = abs(settled_ns - time.monotonic_ns())  # as long again as it is overdue
+            unpaid_ns = min(unpaid_ns, max(wait_ns, _FIRST_PAUSE_NS))
+        self._standing.unpaid_for(unpaid_ns)
+
+    def _on_money(self) -> None:
+        if self._standing.is_unpaid and self._till.closed_ns(*self._lacking) is None:
+            self._standing.unpaid_for(0)
 
     def _came_back(
         self,
@@ -325,6 +355,8 @@ class CloudLink:
         count = len(run.requests)
         self._standing.learn(run.dispatch.model, count, left_ns, execute_ns, run.in_flight)
         self._pauses.reset()
+        self._looks.reset()
+        self._served.add(run.dispatch.model)
         closed = self._breaker.succeeded()
         notes = inferred.notes if run.shrunk is None else shrunk_note(run.dispatch)
         self._listener.on_done(run.id, results, execute_ns, notes)
@@ -338,16 +370,17 @@ class CloudLink:
         """Ends a batch without results; the table of what each fault means."""
         run_id, reason = run.id, f"{self._id}: {error}"
         self._end(run)
+        if error.fault in NOT_RUN:
+            took_ns = time.monotonic_ns() - run.sent_ns
+            self._till.give_back(len(run.requests), timeout_s, took_ns)
         match error.fault:
             case Fault.REFUSED:
-                self._till.give_back(len(run.requests), timeout_s)
-                self._standing.limit.dropped()
-                after_s = error.retry_after_s
-                pause_ns = self._pauses.next_ns() if after_s is None else int(after_s * 1e9)
-                self._standing.close_for(min(pause_ns, _LONGEST_PAUSE_NS))
+                self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.EXPIRED:
-                self._heard_ns = time.monotonic_ns()
+                now_ns = self._heard_ns = time.monotonic_ns()
+                if now_ns - run.sent_ns < _EARLY * timeout_s * 1e9:
+                    self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.UNREACHABLE:
                 self._trip(reason)
@@ -357,11 +390,14 @@ class CloudLink:
                 self._listener.on_not_run(run_id, reason)
             case Fault.TOO_LARGE:
                 self._heard_ns = time.monotonic_ns()
-                self._till.give_back(len(run.requests), timeout_s)
                 self._standing.refused_size(run.requests[0].kind, len(run.requests))
                 self._listener.on_not_run(run_id, reason)
             case Fault.GONE | Fault.UNKNOWN_CALLER:
                 self._outdated = True
+                # It may be described and not served: then a trial tells.
+                model = run.dispatch.model
+                is_new = error.fault is Fault.UNKNOWN_CALLER or model in self._served
+                self._gone = "" if is_new else model
                 self._news.set()
                 self._forget_runs()
                 self._listener.on_lost(self._id, reason, blameless=True)
@@ -371,6 +407,12 @@ class CloudLink:
             case Fault.FAILED:
                 self._failed(reason)
                 self._listener.on_failed(run_id, reason)
+
+    def _pause(self, after_s: float | None) -> None:
+        """The server has too much to do: fewer at once, and none for a while."""
+        self._standing.limit.dropped()
+        pause_ns = int(after_s * 1e9) if after_s else self._pauses.next_ns()
+        self._standing.close_for(min(pause_ns, _LONGEST_PAUSE_NS))
 
     def _failed(self, reason: str) -> None:
         open_ns = self._breaker.failed(reason)

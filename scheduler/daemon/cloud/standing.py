@@ -61,12 +61,12 @@ class Standing:
         self._offers: tuple[Offer, ...] = ()
         self._slots = 0
         self._told_ns = self._offered_ns = 0
-        self._closed_until_ns = 0
+        self._closed_until_ns = self._unpaid_until_ns = 0
 
     def begin(self, latencies: Mapping[str, Latencies]) -> None:
         """The server is there, with these models."""
         self.latencies = latencies
-        self._closed_until_ns = 0
+        self._closed_until_ns = self._unpaid_until_ns = 0
         self.too_large.clear()
         self._meter.moved()
         self._make_offers(time.monotonic_ns())
@@ -111,8 +111,8 @@ class Standing:
 
     def tell(self) -> None:
         """Tells how things are now."""
-        now_ns = time.monotonic_ns()
-        self._listener.on_changed(self._spec(), max(0, self._closed_until_ns - now_ns))
+        until_ns = max(self._closed_until_ns, self._unpaid_until_ns)
+        self._listener.on_changed(self._spec(), max(0, until_ns - time.monotonic_ns()))
 
     def tell_changes(self) -> None:
         """Tells it if it is news, and not too soon after the last."""
@@ -132,6 +132,16 @@ class Standing:
     def close_for(self, closed_ns: int) -> None:
         """Takes no new batch for so long, or longer if that was said before."""
         self._closed_until_ns = max(self._closed_until_ns, time.monotonic_ns() + closed_ns)
+        self.tell()
+
+    @property
+    def is_unpaid(self) -> bool:
+        """Whether it takes no batch because there is no money for one."""
+        return self._unpaid_until_ns > time.monotonic_ns()
+
+    def unpaid_for(self, unpaid_ns: int) -> None:
+        """There is money for a new batch after so long, which may be 0."""
+        self._unpaid_until_ns = time.monotonic_ns() + unpaid_ns
         self.tell()
 
     def open(self) -> None:

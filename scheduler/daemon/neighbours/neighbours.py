@@ -103,12 +103,19 @@ class Neighbours:
     Args:
         driver: Whose targets the others become.
         options: What the box is told of its site.
+        is_loaded: Whether its door takes requests for a model.
     """
 
-    def __init__(self, driver: Driver, options: SiteOptions) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        options: SiteOptions,
+        is_loaded: Callable[[str], bool] = lambda _model: True,
+    ) -> None:
         """Asks nobody before `start`."""
         self._driver = driver
         self._options = options
+        self._is_loaded = is_loaded
         # Another one in each life of the scheduler, also on a box whose clock starts at 1970.
         self._incarnation = random.SystemRandom().getrandbits(62)
         self._members = Members(options.box, self._incarnation)
@@ -325,7 +332,7 @@ class Neighbours:
     def _publish(self, now_ns: int) -> None:
         if not self._guests:
             return
-        rows = rows_of(self._driver.core, now_ns)
+        rows = [row for row in rows_of(self._driver.core, now_ns) if self._is_loaded(row.model)]
         self._room = max([row.steps[-1][1] for row in rows], default=0)
         waits = {(row.model, row.variant): row.wait_ns for row in rows}
         # What waits only for a moment is over before anybody can act on it.

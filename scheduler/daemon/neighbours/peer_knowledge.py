@@ -88,10 +88,17 @@ class PeerKnowledge:
         self._budgets_ns.append(budget_ns)
 
     def room(self) -> int:
-        """How many requests may be there at once and still be in time, as those before were."""
+        """How many requests may be there at once and still be in time, as those before were.
+
+        One, if there is room at all: the next may have longer than those before.
+        """
         budgets = sorted(self._budgets_ns)
         budget_ns = int(budgets[len(budgets) // 10] / SPREAD) if budgets else _ANY_NS
-        return max([room_for(row.steps, budget_ns) for row in self._rows], default=0)
+        rooms = [
+            max(room_for(row.steps, budget_ns), min(1, room_for(row.steps, _ANY_NS)))
+            for row in self._rows
+        ]
+        return max(rooms, default=0)
 
     def offers_less(self) -> bool:
         """Whether something that was offered before is not any more."""

@@ -337,7 +337,8 @@ class PeerLink:
     def _on_report(self, rows: list[Row], members: Any) -> None:
         self._introducer.heard(self._box, members)
         self._reported_ns = self._clock_ns()
-        if not self._known.report(rows, {sent.what for sent in self._sent.values()}):
+        in_use = self._known.report(rows, {sent.what for sent in self._sent.values()})
+        if not in_use and self._known.models:
             # Nothing goes there, maybe because of what was learned: the report is newer than that.
             self._up = False
         self._tell()
@@ -392,7 +393,7 @@ class PeerLink:
         run_id, code, message = header["id"], header["code"], str(header["message"])
         if run_id == 0 and self._met is not None and not self._met.done():
             self._met.set_exception(LaxityError(message))
-        elif code in REFUSALS:
+        elif code in REFUSALS or self._is_early(run_id, code):
             self._refuse(run_id, message, header.get("detail"))
         elif self._sent.pop(run_id, None) is None:
             return
@@ -400,6 +401,13 @@ class PeerLink:
             self._listener.on_not_run(run_id, f"{self._box}: {message}")
         else:
             self._listener.on_done(run_id, [f"{self._box}: {message}"], 0)
+
+    def _is_early(self, run_id: int, code: str) -> bool:
+        """Whether the box gives a request up long before its time is over, and would again."""
+        sent = self._sent.get(run_id)
+        if code not in ("cancelled", "expired") or sent is None or sent.cancelled:
+            return False
+        return self._clock_ns() - sent.at_ns < sent.budget_ns // 2
 
     def _keep_here(self, run_id: int, submission: Submission) -> None:
         """The box takes nothing so large: neither this nor the like is sent there."""

@@ -72,11 +72,14 @@ class Purse:
         self.spent += cost
         return True
 
-    def refund(self, cost: float) -> None:
-        """Takes back a part of what was reserved lately."""
+    def refund(self, cost: float, after_s: float = 0.0) -> None:
+        """Takes back a part of what was reserved so long ago, in the minute in which it was."""
         self.spent -= cost
         if self.budgets and cost:
-            self._add(self._clock_s(), -cost)
+            paid_s = self._clock_s() - after_s
+            step = next((step for step in reversed(self._steps) if step[0] <= paid_s), None)
+            if step is not None:
+                step[1] -= cost
 
     def left(self, now_s: float | None = None) -> float:
         """What may be spent now; infinite without a budget."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from scheduler.core.outcomes import Outcome
@@ -112,6 +113,89 @@ def test_models_that_come_later_are_found(tmp_path: Path):
             await box.until(lambda: ("far", "later", "1") in box.driver.catalog.offers)
             assert numbers(await box.ask(2.0, 20_000, model="later")) == [4.0] * 4
             assert numbers(await box.ask(1.0, 20_000)) == [2.0] * 4
+
+    asyncio.run(run())
+
+
+async def picky(request: Any, context: Any) -> Any:
+    if request.model_name == "picky":
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "zeros make no sense")
+    return await good(request, context)
+
+
+def test_a_model_that_can_not_be_measured_leaves_the_others_as_they_are(tmp_path: Path):
+    async def run() -> None:
+        other = replace(CARD, name="picky")
+        async with far_server() as far:
+            far.behaviour = picky
+            far.names.add("picky")
+            async with box_of(far.url, tmp_path, other, CARD) as box:
+                await box.until(lambda: box.is_up)
+                assert [request.model_name for request in far.asked] == ["picky"] + 4 * ["double"]
+                [(model, reason)] = box.driver.catalog.problems["far"]
+                assert model == "picky"
+                assert "zeros make no sense" in reason
+                far.behaviour = good
+                await box.until(lambda: ("far", "picky", "1") in box.driver.catalog.offers)
+                assert box.driver.catalog.problems["far"] == []
+
+    asyncio.run(run())
+
+
+def test_a_model_that_is_described_and_not_served_is_not_asked_for_without_end(tmp_path: Path):
+    async def half(request: Any, context: Any) -> Any:
+        if request.model_name == "half":
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
+        return await good(request, context)
+
+    async def run() -> None:
+        other = replace(CARD, name="half")
+        async with far_server() as far:
+            far.names.add("half")
+            async with box_of(far.url, tmp_path, CARD, other) as box:
+                await box.until(lambda: box.is_up)
+                far.behaviour, measured = half, len(far.asked)
+                box.post(1.0, 20_000, model="half")
+                await box.until(lambda: box.driver.catalog.problems["far"])
+                await box.until(lambda: box.is_up)
+                assert numbers(await box.ask(3.0)) == [6.0] * 4
+                assert len(far.asked) <= measured + 5
+                far.behaviour = good
+
+    asyncio.run(run())
+
+
+def test_a_model_that_was_served_and_is_gone_for_a_moment_is_not_paid_for_again(tmp_path: Path):
+    async def gone(request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
+
+    async def run() -> None:
+        async with far_server() as far, box_of(far.url, tmp_path) as box:
+            await box.until(lambda: box.is_up)
+            assert numbers(await box.ask(2.0)) == [4.0] * 4
+            measured, far.behaviour = len(far.asked), gone
+            far.names.clear()
+            _, answer = box.post(3.0, 20_000)
+            await box.until(lambda: not box.is_up)
+            far.behaviour = good
+            far.names.add("double")
+            assert numbers(await answer) == [6.0] * 4
+            assert len(far.asked) == measured + 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("status", "spent"), [("RESOURCE_EXHAUSTED", 0.0), ("INTERNAL", 1.0)])
+def test_trials_cost_what_batches_do(status: str, spent: float, tmp_path: Path):
+    async def refuse(request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode[status], "not now")
+
+    async def run() -> None:
+        async with far_server() as far:
+            far.behaviour = refuse
+            async with box_of(far.url, tmp_path, cost_per_request=1.0, budget_per_day=9.0) as box:
+                await box.until(lambda: len(far.asked) > 1)
+                assert box.link.describe()["spending"]["spent"] <= len(far.asked) * spent
 
     asyncio.run(run())
 

@@ -155,6 +155,20 @@ def test_what_triton_refuses_as_unavailable_does_not_open_the_breaker(tmp_path: 
     with_far(tmp_path, test)
 
 
+@pytest.mark.parametrize("said", ["gave up", "refused"])
+def test_a_server_that_gives_up_at_once_is_not_asked_again_at_once(tmp_path: Path, said: str):
+    async def test(box: Box, far: FarServer) -> None:
+        if said == "gave up":
+            far.behaviour = abort(grpc.StatusCode.DEADLINE_EXCEEDED)
+        else:
+            far.behaviour = abort(grpc.StatusCode.RESOURCE_EXHAUSTED, ("retry-after", "0"))
+        before = len(far.asked)
+        await box.ask(deadline_ms=500)
+        assert len(far.asked) - before < 40
+
+    with_far(tmp_path, test)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from replay.links import LinkEmulator, OneWay
 from scheduler.core.outcomes import Outcome
 from tests.daemon.cloud.boxes import box_of, numbers
-from tests.daemon.cloud.far_server import far_server
+from tests.daemon.cloud.far_server import far_server, good
 from tests.daemon.cloud.test_link import hang
 
 WAY = OneWay(delay_ms=5.0)
@@ -129,6 +131,28 @@ def test_seconds_that_cost_are_reserved_before_and_settled_after(tmp_path: Path)
             served, spent = await spend_all(far.url, tmp_path, 4, **budget)
             assert served >= 1
             assert 0 < spent < 3.0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("requests", "deadline_ms"), [(8, 1_000), (3, 20_000)])
+def test_what_is_reserved_for_long_deadlines_keeps_the_rest_waiting_only_until_it_is_settled(
+    requests: int, deadline_ms: float, tmp_path: Path
+):
+    async def slowly(request: Any, context: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await good(request, context)
+
+    async def run() -> None:
+        money = {"cost_per_s": 1.0, "budget_per_hour": 5.0, "expected_ms": 50, "max_batch": 1}
+        async with far_server() as far:
+            far.behaviour = slowly
+            async with box_of(far.url, tmp_path, **money) as box:
+                await box.until(lambda: box.is_up)
+                asked = [box.ask(deadline_ms=deadline_ms) for _ in range(requests)]
+                answers = await asyncio.gather(*asked)
+                assert {answer.outcome for answer in answers} == {Outcome.COMPLETED}
+                assert box.link.describe()["spending"]["spent"] < 2.0
 
     asyncio.run(run())
 

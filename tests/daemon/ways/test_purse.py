@@ -63,6 +63,16 @@ def test_a_restart_does_not_bring_a_new_budget(tmp_path: Path, clock):
     assert Purse({HOUR: 10.0}, path, clock).left() == killed.left()
 
 
+def test_what_is_taken_back_later_does_not_allow_more_in_the_hour_after(tmp_path: Path, clock):
+    purse = Purse({HOUR: 10.0}, tmp_path / "spent.json", clock)
+    assert purse.reserve(8.0)
+    clock.now_s += 90
+    purse.refund(7.0, 90.0)
+    assert purse.left() == 9.0
+    clock.now_s += HOUR
+    assert purse.left() == 10.0, "what was reserved and what was taken back are over together"
+
+
 @settings(max_examples=60)
 @given(
     st.lists(
