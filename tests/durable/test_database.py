@@ -14,7 +14,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.durable.database import FILE, Damaged, Database
 from scheduler.durable.records import Asked, Bounds, Content, Ended, NewTask
 from scheduler.durable.store import open_database
-from scheduler.errors import LaxityError, Overloaded, TaskConflict
+from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
 
 BIG = 10**9
 
@@ -137,6 +137,20 @@ def test_a_full_disk_refuses_what_is_new_and_keeps_what_is_there(tmp_path: Path)
     ends = [partial(Database.end, ended=completed(seq, body=b"y" * 9_000)) for seq, _ in kept]
     assert database.commit(ends) == [True] * len(kept)
     database.close()
+
+
+def test_what_stumbles_halfway_has_not_happened(database: Database) -> None:
+    add(database, task(1), task(2))
+
+    def stumbles(database: Database) -> None:
+        database.end(completed(1))
+        raise KeyError("x")
+
+    found = database.commit([stumbles, partial(Database.end, ended=completed(2))])
+    assert isinstance(found[0], Unavailable)
+    assert found[1] is True
+    assert ids(database) == {"t1"}
+    assert database.use() == (2, 16 + len(b"out"))
 
 
 def test_a_torn_log_ends_with_the_last_whole_transaction(tmp_path: Path) -> None:

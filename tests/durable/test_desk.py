@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Database, Op
 from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds
-from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound
+from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound, Unavailable
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
 from scheduler.tenants import OWNER, Tenant
@@ -314,6 +315,67 @@ def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path
         run(scene)
     assert logs[0]["event"] == "no durable tasks"
     assert (tmp_path / "tasks").read_text() == "not a folder"
+
+
+def test_a_store_of_another_process_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        holder = Counter(tmp_path)
+        assert (await holder.submit("t"))["new"]
+        monkeypatch.setattr("scheduler.durable.store.LOCK_S", 0.0)
+        counter = Counter(tmp_path)
+        looks: list[dict[str, Any]] = [
+            {"kind": "task_result", "task": "t", "wait_ns": S},
+            {"kind": "task_status", "task": "t"},
+            {"kind": "tasks"},
+        ]
+        for look in looks:
+            answer = await counter.ask(**look)
+            assert answer["code"] == "unavailable"
+            assert "another process" in answer["message"]
+        await counter.close()
+        await holder.close()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("specs", [b"\xc1", b"\x93\x01\x02\x03", b""], ids=range(3))
+def test_one_damaged_task_costs_no_other(tmp_path: Path, specs: bytes) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        for id_ in "abc":
+            await counter.submit(id_)
+        await counter.close()
+        with sqlite3.connect(tmp_path / FILE) as raw:
+            raw.execute("UPDATE tasks SET specs = ? WHERE id = 'b'", (specs,))
+        raw.close()
+        counter = Counter(tmp_path)
+        listed = await counter.ask("tasks")
+        assert [task["task"] for task in listed["tasks"]] == ["c", "b", "a"]
+        assert listed["waiting"] == 3
+        read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        counter.desk._store.read(lambda db: db.inputs([1, 2, 3]), read.set_result)
+        assert set(await read) == {1, 3}
+        assert (await counter.ask("task_cancel", task="b"))["cancelled"]
+        await counter.close()
+
+    run(scene)
+
+
+def test_what_nobody_foresaw_is_an_answer_and_costs_no_other(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        store = counter.desk._store
+        for ask in (store.write, store.read):
+            for expected in (Unavailable, tuple):
+                answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                op: Op = Database.use if expected is tuple else lambda _: {}["x"]
+                ask(op, answer.set_result)
+                assert isinstance(await asyncio.wait_for(answer, 30), expected)
+        await counter.close()
+
+    run(scene)
 
 
 def test_a_damaged_store_is_told_to_who_asks(tmp_path: Path) -> None:
