@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import msgpack
@@ -18,10 +18,13 @@ from scheduler.config_cache import CacheConfig
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import DTYPES, STRING, Signature, TensorSpec
+from scheduler.daemon.cache.central import CentralCopy
 from scheduler.daemon.cache.classes import CacheClass
 from scheduler.daemon.cache.entries import BadValue, Kept, pack, unpack
 from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.near import NearFrames
+from scheduler.daemon.cache.redis_link import OnReplies, RedisLink
+from scheduler.daemon.cache.shared import redis_key
 from scheduler.wire import pack_tensors
 from tests.daemon.cache_box import Box, a_box
 from workers.link import ModelCard
@@ -448,3 +451,61 @@ def test_of_several_near_frames_the_latest_answers(frames: list[int]) -> None:
         remembered = number in frames[-32:]
         assert (id(found) in kept) == remembered
         assert found is (last[number] if remembered else None)
+
+
+# -- the central copy
+
+
+class CentralLink:
+    """A link that notes what it is given to send."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.sent: list[tuple[list[Any], OnReplies]] = []
+
+    def send(self, commands: list[Any], on_replies: OnReplies) -> None:
+        self.sent.append((commands, on_replies))
+
+
+def a_central() -> tuple[CentralCopy, CentralLink]:
+    central, link = CentralCopy("redis://127.0.0.1:1/0", 10**8), CentralLink()
+    central.link = cast(RedisLink, link)
+    return central, link
+
+
+def test_what_waited_too_long_for_a_central_redis_does_not_lose_it() -> None:
+    async def scene() -> None:
+        central, link = a_central()
+        for number in range(50_000):
+            central.put("m", number.to_bytes(32, "big"), b"old", 0)
+        central.put("m", KEY, b"new", 60_000)
+        link.open = True
+        central.on_open()
+        (((command,), _),) = link.sent
+        assert command[:3] == ("SET", redis_key("m", KEY), b"new")
+        assert (central.dropped, central.waiting_bytes) == (50_000, 0)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(100, 32), (100_000, 2), (1_000_000, 1)])
+def test_a_central_redis_gets_no_more_at_once_than_a_slow_way_takes(
+    size: int, at_once: int
+) -> None:
+    async def scene() -> None:
+        central, link = a_central()
+        for number in range(40):
+            central.put("m", number.to_bytes(32, "big"), bytes(size), 60_000)
+        link.open = True
+        central.on_open()
+        commands, on_replies = link.sent[-1]
+        assert len(commands) == at_once
+        on_replies(None)
+        assert central.waiting_bytes == 40 * size
+        central.on_open()
+        while central.written < 40:
+            commands, on_replies = link.sent[-1]
+            on_replies([b"OK"] * len(commands))
+        assert (central.waiting_bytes, central.dropped) == (0, 0)
+
+    asyncio.run(scene())
