@@ -252,12 +252,20 @@ class Database:
             self._account(tenant, -1, -size)
         return len(rows)
 
-    def move_clock(self, step_ms: int) -> None:
-        """Moves every time on disk along with a wall clock that was set."""
+    def move_clock(self, step_ms: int, set_ms: int) -> None:
+        """Moves the times on disk along with a wall clock that was set.
+
+        Args:
+            step_ms: By how much.
+            set_ms: When, by the clock as it was: what is later was written by it as it is.
+        """
         self._sql.execute(
-            "UPDATE tasks SET submitted_ms = submitted_ms + ?1, deadline_ms = deadline_ms + ?1, "
-            "ended_ms = ended_ms + ?1",
-            (step_ms,),
+            "UPDATE tasks SET submitted_ms = submitted_ms + ?1, deadline_ms = deadline_ms + ?1 "
+            "WHERE submitted_ms <= ?2",
+            (step_ms, set_ms),
+        )
+        self._sql.execute(
+            "UPDATE tasks SET ended_ms = ended_ms + ?1 WHERE ended_ms <= ?2", (step_ms, set_ms)
         )
         self._sql.execute("UPDATE clock SET seen_ms = seen_ms + ?", (step_ms,))
 

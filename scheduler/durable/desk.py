@@ -320,13 +320,22 @@ class TaskDesk:
         self._chores = self._loop.call_later(min(HOUSEKEEPING_S, keep_ms / 1e3), self._housekeep)
         if self._early is not None:
             return
+        self._feeder.look()  # the box may have slept, and with it every timer
+        set_ms = self._clock.wall_ms()
         if step_ms := self._clock.step_ms():
             log.warning("the wall clock was set; deadlines move along", step_ms=step_ms)
-            self._store.write(lambda db: db.move_clock(step_ms))
+            moved = partial(self._moved, step_ms)
+            self._store.write(lambda db: db.move_clock(step_ms, set_ms), moved)
+            return  # what has expired is known once all of it counts by the same clock
         now_ms = self._clock.wall_ms()
         if self._feeder.tasks:
             self._store.write(lambda db: db.note_time(now_ms))
         self._purge(now_ms - keep_ms)
+
+    def _moved(self, step_ms: int, found: LaxityError | None) -> None:
+        if found is not None:
+            log.error("times on disk can't be moved, which is tried again", error=str(found))
+            self._clock.take_back(step_ms)
 
     def _purge(self, before_ms: int) -> None:
         def purged(count: int | LaxityError) -> None:

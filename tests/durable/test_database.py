@@ -211,7 +211,7 @@ def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
 def test_a_clock_that_was_set_moves_every_time_on_disk(database: Database) -> None:
     add(database, task(1), task(2))
     database.commit([partial(Database.end, ended=completed(1)), lambda db: db.note_time(1_800)])
-    database.commit([lambda db: db.move_clock(1_000_000)])
+    database.commit([lambda db: db.move_clock(1_000_000, 1_800)])
     (kept,) = database.waiting()
     assert (kept.submitted_ms, kept.deadline_ms) == (1_001_000, 1_002_000)
     ended = database.kept("a", "t1")

@@ -256,6 +256,53 @@ def test_deadlines_outlive_restarts_and_clocks_that_are_set(tmp_path: Path) -> N
     run(third)
 
 
+def test_a_clock_that_cannot_be_followed_on_disk_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks()
+    bounds = Bounds(keep_results_ms=3_600_000)
+
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def first() -> None:
+        counter = Counter(tmp_path, bounds, clocks)
+        await counter.submit("ended")
+        await counter.ask("task_cancel", task="ended")
+        await counter.submit("t", budget_ns=600 * S)
+        clocks.wall_ns += 86_400 * S
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "move_clock", full)
+            counter.desk._housekeep()
+            await counter.submit("u")
+        counter.desk._housekeep()
+        await counter.submit("v")
+        counter.desk._housekeep()
+        await counter.close()
+
+    async def second() -> None:
+        counter = Counter(tmp_path, bounds, clocks)
+        assert (await counter.ask("task_status", task="ended"))["outcome"] == "cancelled"
+        assert [await counter.left_s(task) for task in "tuv"] == [600, 3600, 3600]
+        await counter.close()
+
+    run(first)
+    run(second)
+
+
+def test_a_task_expires_though_the_box_has_slept(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        await counter.submit("t", budget_ns=600 * S)
+        counter.clocks.pass_s(3 * 3600)  # of which the loop's timers know nothing
+        counter.desk._housekeep()
+        answer = await counter.ask("task_result", task="t", wait_ns=20 * S)
+        assert answer["code"] == "expired"
+        await counter.close()
+
+    run(scene)
+
+
 def test_results_are_kept_for_their_time(tmp_path: Path) -> None:
     async def scene() -> None:
         counter = Counter(tmp_path / "tasks", Bounds(keep_results_ms=60_000))
@@ -370,7 +417,7 @@ def test_what_nobody_foresaw_is_an_answer_and_costs_no_other(tmp_path: Path) -> 
         for ask in (store.write, store.read):
             for expected in (Unavailable, tuple):
                 answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                op: Op = Database.use if expected is tuple else lambda _: {}["x"]
+                op: Op = Database.use if expected is tuple else lambda _: int("x")
                 ask(op, answer.set_result)
                 assert isinstance(await asyncio.wait_for(answer, 30), expected)
         await counter.close()
