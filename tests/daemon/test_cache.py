@@ -413,17 +413,17 @@ def test_every_frame_is_near_itself(dtype: str, shape: tuple[int, ...], blocks: 
     body = memoryview(np.ones(shape, dtype).tobytes())
     found = frames.blocks(body)
     np.testing.assert_allclose(found, 1.0)
-    frames.add(found, GOOD, 0)
-    assert frames.find(frames.blocks(body), 10**9 - 1) is GOOD
+    frames.add(found, KEY, 0)
+    assert frames.find(frames.blocks(body), 10**9 - 1) == KEY
     assert frames.find(frames.blocks(body), 10**9) is None
 
 
 def test_one_block_that_moved_is_enough() -> None:
     frames = NearFrames(NearRules(2.0), "uint8", (64, 64, 3))
     frame = np.full((64, 64, 3), 100, np.uint8)
-    frames.add(frames.blocks(memoryview(frame.tobytes())), GOOD, 0)
+    frames.add(frames.blocks(memoryview(frame.tobytes())), KEY, 0)
     frame[:4, :4, 1] += 2
-    assert frames.find(frames.blocks(memoryview(frame.tobytes())), 1) is GOOD
+    assert frames.find(frames.blocks(memoryview(frame.tobytes())), 1) == KEY
     frame[:4, :4, 1] += 1
     assert frames.find(frames.blocks(memoryview(frame.tobytes())), 1) is None
 
@@ -431,26 +431,40 @@ def test_one_block_that_moved_is_enough() -> None:
 def test_a_frame_with_nan_is_near_nothing() -> None:
     frames = NearFrames(NearRules(9.0), "float32", (2,))
     body = memoryview(np.array([np.nan, 1], np.float32).tobytes())
-    frames.add(frames.blocks(body), GOOD, 0)
+    frames.add(frames.blocks(body), KEY, 0)
     assert frames.find(frames.blocks(body), 1) is None
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
 def test_of_several_near_frames_the_latest_answers(frames: list[int]) -> None:
     near = NearFrames(NearRules(0.5, ttl_s=1.0), "int32", (3,))
-    last: dict[int, Kept] = {}
+    last: dict[int, bytes] = {}
     for time_ns, number in enumerate(frames):
         body = memoryview(np.full(3, number, np.int32).tobytes())
-        last[number] = Kept([], memoryview(b""), str(time_ns), "r")
+        last[number] = b"%d" % time_ns
         near.add(near.blocks(body), last[number], time_ns)
-        assert near.find(near.blocks(body), time_ns) is last[number]
-    kept = set(map(id, last.values()))
+        assert near.find(near.blocks(body), time_ns) == last[number]
     for number in range(10):
         body = memoryview(np.full(3, number, np.int32).tobytes())
         found = near.find(near.blocks(body), len(frames))
-        remembered = number in frames[-32:]
-        assert (id(found) in kept) == remembered
-        assert found is (last[number] if remembered else None)
+        assert found == (last[number] if number in frames[-32:] else None)
+
+
+@pytest.mark.parametrize("how", ["no room", "removed in Redis"])
+def test_an_answer_that_is_no_longer_kept_serves_no_near_frame(how: str) -> None:
+    frame = np.linspace(0, 1, 150_000, dtype=np.float32)
+
+    async def scene(box: Box) -> None:
+        assert await box.ask(frame).target() == "cpu:0"
+        assert (await box.ask(frame + np.float32(0.009)).answer()).target == "cache (near)"
+        if how == "no room":
+            assert await box.ask(frame + np.float32(9)).target() == "cpu:0"
+            assert (box.counts["entries"], box.counts["evicted"]) == (1, 1)
+        else:
+            box.cache._memory.clear()
+        assert await box.ask(frame + np.float32(0.009)).target() == "cpu:0"
+
+    run(scene, rules=CacheRules(near=NearRules(0.01, ttl_s=60)), max_mb=1)
 
 
 # -- the central copy
