@@ -100,6 +100,17 @@ def test_texts_that_lie_alike_in_the_body_are_other_questions() -> None:
     assert len(set(kept.values())) == 1
 
 
+def test_a_text_has_one_name_whichever_came_first() -> None:
+    text = Signature((TensorSpec("a", STRING, ()),), (), False)
+    card, rules = ModelCard("m", "digest", text, ("v",), 1), CacheRules()
+    asked = [pack_tensors({"a": np.array(a)}) for a in ("short", "not so short", "long" * 9)]
+    names = set()
+    for first, _ in asked:
+        box = CacheClass(RequestClass("m"), first, card, rules, CacheConfig())
+        names |= {box.key(specs, memoryview(b"".join(buffers))) for specs, buffers in asked}
+    assert len(names) == len(asked)
+
+
 def test_memory_is_bounded_by_bytes_and_the_least_recently_used_leave() -> None:
     memory = MemoryTier(3 * GOOD.size)
     for name in b"abc":
