@@ -30,6 +30,9 @@ MOST_WAITS = 10_000
 FETCHED_BYTES = 256_000_000
 """Results on their way from the disk to who asked, unless a single one takes more."""
 
+LOOK_AGAIN_S = 0.01
+"""After which a task is looked up again that is not among those that will tell of their end."""
+
 HOUSEKEEPING_S = 60.0
 """How often expired results are removed and the clocks compared."""
 
@@ -94,6 +97,9 @@ class TaskDesk:
                 log.info("durable tasks wait", tasks=len(kept), folder=str(self._folder))
             self._take_over(kept)
         else:
+            if self._store.problem is None:
+                self._store.problem = f"{self._folder}: what waits there does not run: {found}"
+                log.error("durable tasks can't be read", error=str(found))
             self._take_over([])
 
     def _take_over(self, kept: list[Kept]) -> None:
@@ -290,8 +296,8 @@ class TaskDesk:
 
     def _wait(self, seq: int, seconds: float, again: Callable[[], None]) -> None:
         """Looks again when a task has ended, or after a time."""
-        if seq not in self._feeder.tasks:
-            again()  # it ended while it was looked up
+        if seq not in self._feeder.tasks:  # it ended while it was looked up, or can't be run
+            self._loop.call_later(min(seconds, LOOK_AGAIN_S), again)
             return
         waiters = self._waiters.setdefault(seq, [])
         self._waits += 1

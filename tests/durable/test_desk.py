@@ -18,7 +18,7 @@ from scheduler.daemon.driver import Driver
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Database, Op
 from scheduler.durable.desk import TaskDesk
-from scheduler.durable.records import Bounds
+from scheduler.durable.records import Bounds, Kept
 from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound, Unavailable
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
@@ -405,6 +405,35 @@ def test_one_damaged_task_costs_no_other(tmp_path: Path, specs: bytes) -> None:
         counter.desk._store.read(lambda db: db.inputs([1, 2, 3]), read.set_result)
         assert set(await read) == {1, 3}
         assert (await counter.ask("task_cancel", task="b"))["cancelled"]
+        await counter.close()
+
+    run(scene)
+
+
+def test_tasks_that_cannot_be_read_at_the_start_are_told_to_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(database: Database) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        await counter.submit("t")
+        await counter.close()
+        monkeypatch.setattr(Database, "waiting", fails)
+        counter = Counter(tmp_path)
+        assert "disk I/O error" in (await counter.ask("tasks"))["problem"]
+        looks: list[str] = []
+        look = Database.kept
+
+        def counted(database: Database, tenant: str, id_: str) -> Kept | None:
+            looks.append(id_)
+            return look(database, tenant, id_)
+
+        monkeypatch.setattr(Database, "kept", counted)
+        waited = await counter.ask("task_result", task="t", wait_ns=S // 5)
+        assert waited["state"] == "waiting"
+        assert len(looks) <= 25
         await counter.close()
 
     run(scene)
