@@ -80,17 +80,21 @@ def keep(
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Submits durable tasks, and prints their ids.
+    """Submits durable tasks, and prints the ids of those that are kept, whatever comes after.
 
     Raises:
         LaxityError: One was refused.
     """
     arrays = {name: prepared.array for name, prepared in inputs.items()}
-    ids = [client.submit(model, arrays, durable=True, **options).id for _ in range(repeat)]
-    if as_json:
-        print_json({"tasks": ids})
-    else:
-        print("\n".join(ids))
+    ids: list[str] = []
+    try:
+        for _ in range(repeat):
+            ids.append(client.submit(model, arrays, durable=True, **options).id)
+            if not as_json:
+                print(ids[-1], flush=True)
+    finally:
+        if as_json and ids:
+            print_json({"tasks": ids})
 
 
 def why(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from scheduler.call import Call, Future, is_number, question_call, task_call
-from scheduler.errors import InvalidInput, ProtocolError, Unavailable
+from scheduler.errors import InvalidInput, Overloaded, ProtocolError, Unavailable
 from scheduler.result import Result
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ GRACE_S = 2.0
 """The same while a result is waited for: the question is asked again in any case."""
 
 _PAUSE_S = 0.2
-"""After which a task is offered again to a box that can't take it yet."""
+"""After which a task is offered again to a box that can't take it yet, or asked for again."""
 
 _WAIT_S = 20.0
 """For how long the box is asked to wait for a result at a time."""
@@ -142,6 +142,7 @@ def result_plan(task_id: str, timeout_s: float | None) -> Plan:
         InvalidInput: `timeout_s` is not a number of seconds.
         TimeoutError: The task has not ended within `timeout_s`.
         Unavailable: The box could not be reached within `timeout_s`, or keeps no tasks.
+        Overloaded: The box could not serve this one, beside all others, within `timeout_s`.
     """
     if timeout_s is not None and not (is_number(timeout_s) and timeout_s == timeout_s):
         raise InvalidInput(f"timeout is a number of seconds, or None, not {timeout_s!r}")
@@ -151,10 +152,12 @@ def result_plan(task_id: str, timeout_s: float | None) -> Plan:
         fields = {"task": task_id, "wait_ns": int(left_s * 1e9)}
         try:
             answer = yield Question("task_result", fields, left_s + GRACE_S)
-        except Unavailable as error:
+        except (Unavailable, Overloaded) as error:
             over = end_s is not None and time.monotonic() >= end_s
             if over or error.detail.get("durable") is False:
                 raise
+            if isinstance(error, Overloaded):
+                yield _PAUSE_S
             continue
         if isinstance(answer, Result):
             return answer
@@ -236,6 +239,8 @@ class Task:
             DeadlineExpired: Its deadline passed.
             CancelledError: It was cancelled.
             Unavailable: The box could not be reached within `timeout`, or keeps no tasks.
+            Overloaded: The box waits for too many tasks, or sends too many results, to serve this
+                one within `timeout`.
         """
         result: Result = self._client.carry_out(result_plan(self.id, timeout))
         return result

@@ -391,6 +391,25 @@ class TestInfer:
         assert (status, out) == (1, "")
         assert "more than 0" in err
 
+    @pytest.mark.parametrize("words", [(), ("--json",)])
+    def test_tasks_that_are_kept_are_named_though_the_next_is_refused(
+        self, box, laxity, scan, words
+    ):
+        def take_two(peer, header):
+            if len(box.messages("task")) > 2:
+                peer.refuse(header, "overloaded", "2 tasks are kept already")
+            else:
+                value = {"task": header["task"], "new": True}
+                peer.send({"t": "reply", "id": header["id"], "value": value})
+
+        box.on_task = take_two
+        command = ("infer", "digits", "-i", scan, "--durable", "--repeat", "4", *words)
+        status, out, err = laxity(*command)
+        assert status == 1
+        assert "2 tasks are kept already" in err
+        ids = json.loads(out)["tasks"] if words else out.split()
+        assert ids == [header["task"] for _, header in box.messages("task")[:2]]
+
     def test_what_was_noted_of_an_answer_is_said(self, box, laxity, scan):
         notes = {"shrunk": "image as float16 for eu"}
         box.on_infer = lambda peer, header: peer.answer(header, notes=notes)

@@ -15,6 +15,7 @@ from scheduler import (
     CancelledError,
     Client,
     InvalidInput,
+    Overloaded,
     ProtocolError,
     TaskConflict,
     TaskNotFound,
@@ -145,6 +146,21 @@ def test_a_result_is_waited_for_as_long_as_it_takes(box: FakeBox) -> None:
     asked = [header for _, header in box.messages("task_result")]
     assert {header["task"] for header in asked} == {"t"}
     assert all(0 < header["wait_ns"] <= 60e9 for header in asked)
+
+
+def test_a_box_that_serves_too_many_is_asked_again(box: FakeBox) -> None:
+    def at_the_third_time(peer: Peer, header: wire.Header) -> None:
+        if len(box.messages("task_result")) < 3:
+            peer.refuse(header, "overloaded", "results fill the memory there is for them")
+        else:
+            peer.answer({**header, "tensors": image(7)})
+
+    box.on_task = at_the_third_time
+    with Client(box.url) as client:
+        assert client.task("t").result()["image"].tolist() == [7.0]
+        box.on_task = lambda peer, header: peer.refuse(header, "overloaded", "too many")
+        with pytest.raises(Overloaded, match="too many"):
+            client.task("t").result(timeout=0)
 
 
 def test_a_wait_is_over_in_time_and_how_a_task_ended_is_told(box: FakeBox) -> None:

@@ -70,3 +70,7 @@ class TaskClock:
             return 0
         self._offset_ms += step_ms
         return step_ms
+
+    def take_back(self, step_ms: int) -> None:
+        """Counts as before a step along which what is on disk was not moved; it is found again."""
+        self._offset_ms -= step_ms

@@ -20,7 +20,8 @@ import msgpack
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.durable.records import Bounds, Ended, Kept, NewTask, Specs, class_of
-from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
+from scheduler.errors import InvalidInput, LaxityError, Overloaded, TaskConflict, Unavailable
+from scheduler.wire import body_bytes
 
 FILE = "tasks.db"
 VERSION = 1
@@ -127,12 +128,13 @@ class Database:
         """Does several things in one transaction: what came of each, or its error.
 
         One that can't be written (a full disk, say) does not take the others with it: each is
-        then tried by itself, because those that make room may work.
+        then tried by itself, because those that make room may work. Nor does one that stumbles over
+        what is on disk: with the thread it would take all tasks along.
         """
         try:
             with self._transaction("IMMEDIATE"):
                 return [_outcome_of(op, self) for op in ops]
-        except sqlite3.Error as error:
+        except Exception as error:
             with contextlib.suppress(sqlite3.Error):
                 self._count()
             if len(ops) == 1:
@@ -145,7 +147,7 @@ class Database:
         for op in ops:
             try:
                 found.append(_outcome_of(op, self))
-            except sqlite3.Error as error:
+            except Exception as error:
                 found.append(_as_answer(error))
         return found
 
@@ -250,12 +252,20 @@ class Database:
             self._account(tenant, -1, -size)
         return len(rows)
 
-    def move_clock(self, step_ms: int) -> None:
-        """Moves every time on disk along with a wall clock that was set."""
+    def move_clock(self, step_ms: int, set_ms: int) -> None:
+        """Moves the times on disk along with a wall clock that was set.
+
+        Args:
+            step_ms: By how much.
+            set_ms: When, by the clock as it was: what is later was written by it as it is.
+        """
         self._sql.execute(
-            "UPDATE tasks SET submitted_ms = submitted_ms + ?1, deadline_ms = deadline_ms + ?1, "
-            "ended_ms = ended_ms + ?1",
-            (step_ms,),
+            "UPDATE tasks SET submitted_ms = submitted_ms + ?1, deadline_ms = deadline_ms + ?1 "
+            "WHERE submitted_ms <= ?2",
+            (step_ms, set_ms),
+        )
+        self._sql.execute(
+            "UPDATE tasks SET ended_ms = ended_ms + ?1 WHERE ended_ms <= ?2", (step_ms, set_ms)
         )
         self._sql.execute("UPDATE clock SET seen_ms = seen_ms + ?", (step_ms,))
 
@@ -308,8 +318,9 @@ class Database:
             row = self._sql.execute(
                 "SELECT specs, body FROM tasks JOIN inputs USING (seq) WHERE seq = ?", (seq,)
             ).fetchone()
-            if row is not None:
-                found[seq] = msgpack.unpackb(row[0]), row[1]
+            specs = None if row is None else _specs_from(row[0])
+            if specs is not None:
+                found[seq] = specs, row[1]
         return found
 
     def waiting(self) -> list[Kept]:
@@ -361,16 +372,27 @@ def _outcome_of(op: Op, database: Database) -> Any:
         return error
 
 
-def _as_answer(error: sqlite3.Error) -> LaxityError:
-    if "full" in str(error):
+def _as_answer(error: Exception) -> LaxityError:
+    if isinstance(error, sqlite3.Error) and "full" in str(error):
         return Overloaded(f"there is no room for it: {error}", {"limit": "disk"})
-    return Unavailable(f"the store of durable tasks does not work: {error}", {"durable": False})
+    said = error if isinstance(error, sqlite3.Error) else repr(error)
+    return Unavailable(f"the store of durable tasks does not work: {said}", {"durable": False})
+
+
+def _specs_from(packed: bytes) -> Specs | None:
+    """Specs as they are on disk; None where they are damaged, which SQLite does not notice."""
+    try:
+        specs: Specs = msgpack.unpackb(packed)
+        body_bytes(specs)
+    except (ValueError, msgpack.UnpackException, InvalidInput):
+        return None
+    return specs
 
 
 @lru_cache(1024)
 def _kind_of(model: str, variant: str | None, packed: bytes) -> RequestClass:
     """The class of a task: one object for all that share it."""
-    return class_of(model, variant, msgpack.unpackb(packed))
+    return class_of(model, variant, _specs_from(packed) or [])
 
 
 def _kept_from(row: tuple[Any, ...]) -> Kept:

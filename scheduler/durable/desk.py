@@ -30,6 +30,9 @@ MOST_WAITS = 10_000
 FETCHED_BYTES = 256_000_000
 """Results on their way from the disk to who asked, unless a single one takes more."""
 
+LOOK_AGAIN_S = 0.01
+"""After which a task is looked up again that is not among those that will tell of their end."""
+
 HOUSEKEEPING_S = 60.0
 """How often expired results are removed and the clocks compared."""
 
@@ -94,6 +97,9 @@ class TaskDesk:
                 log.info("durable tasks wait", tasks=len(kept), folder=str(self._folder))
             self._take_over(kept)
         else:
+            if self._store.problem is None:
+                self._store.problem = f"{self._folder}: what waits there does not run: {found}"
+                log.error("durable tasks can't be read", error=str(found))
             self._take_over([])
 
     def _take_over(self, kept: list[Kept]) -> None:
@@ -290,8 +296,8 @@ class TaskDesk:
 
     def _wait(self, seq: int, seconds: float, again: Callable[[], None]) -> None:
         """Looks again when a task has ended, or after a time."""
-        if seq not in self._feeder.tasks:
-            again()  # it ended while it was looked up
+        if seq not in self._feeder.tasks:  # it ended while it was looked up, or can't be run
+            self._loop.call_later(min(seconds, LOOK_AGAIN_S), again)
             return
         waiters = self._waiters.setdefault(seq, [])
         self._waits += 1
@@ -320,13 +326,22 @@ class TaskDesk:
         self._chores = self._loop.call_later(min(HOUSEKEEPING_S, keep_ms / 1e3), self._housekeep)
         if self._early is not None:
             return
+        self._feeder.look()  # the box may have slept, and with it every timer
+        set_ms = self._clock.wall_ms()
         if step_ms := self._clock.step_ms():
             log.warning("the wall clock was set; deadlines move along", step_ms=step_ms)
-            self._store.write(lambda db: db.move_clock(step_ms))
+            moved = partial(self._moved, step_ms)
+            self._store.write(lambda db: db.move_clock(step_ms, set_ms), moved)
+            return  # what has expired is known once all of it counts by the same clock
         now_ms = self._clock.wall_ms()
         if self._feeder.tasks:
             self._store.write(lambda db: db.note_time(now_ms))
         self._purge(now_ms - keep_ms)
+
+    def _moved(self, step_ms: int, found: LaxityError | None) -> None:
+        if found is not None:
+            log.error("times on disk can't be moved, which is tried again", error=str(found))
+            self._clock.take_back(step_ms)
 
     def _purge(self, before_ms: int) -> None:
         def purged(count: int | LaxityError) -> None:

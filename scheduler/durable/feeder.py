@@ -18,6 +18,7 @@ import structlog
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import LOWEST_PRIORITY, RequestClass
 from scheduler.core.targets import TargetState
+from scheduler.daemon.catalog import checked_class
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.durable.clock import TaskClock
@@ -25,7 +26,7 @@ from scheduler.durable.inputs import Inputs, Operations
 from scheduler.durable.lanes import Lanes, Waiting, Where
 from scheduler.durable.records import Ended
 from scheduler.durable.room import QUANTILE, Room
-from scheduler.errors import LaxityError
+from scheduler.errors import InvalidInput, LaxityError
 
 ATTEMPTS = 3
 """How often a task may fail."""
@@ -202,10 +203,35 @@ class Feeder:
             if any(task.inputs is None for task in tasks):
                 self._inputs.fetch(tasks)
                 break
+            if self._end_misfits(tasks):
+                break
             self._inputs.fetch_ahead(following)
             self._room.given(target.spec.id, curve, size, now_ns)
             return tasks, max(HORIZON_NS, _LONGEST * curve.predict(size, QUANTILE))
         return [], 0
+
+    def _end_misfits(self, tasks: list[Waiting]) -> bool:
+        """Ends those that bring what the model takes no more, because its files have changed.
+
+        They would share a batch, and its one description of tensors, with others of the class.
+        """
+        misfits = [(task, why) for task in tasks if (why := self._misfit(task)) is not None]
+        for task, why in misfits:
+            self._lanes.remove(task)
+            self._end(task, Outcome.FAILED, f"the model has changed since: {why}")
+        return bool(misfits)
+
+    def _misfit(self, task: Waiting) -> str | None:
+        card = self._driver.catalog.cards.get(task.kind.model)
+        if card is None or task.inputs is None:
+            return None
+        specs, _ = task.inputs
+        try:
+            _, has_batch = checked_class(card, None, specs)
+        except InvalidInput as error:
+            return str(error)
+        in_order = [name for name, _, _ in specs] == [spec.name for spec in card.signature.inputs]
+        return "its inputs come in another way" if has_batch or not in_order else None
 
     def _submit(self, tasks: list[Waiting], latest_ns: int) -> None:
         ahead_ns = self._driver.clock_ns() - self._clock.boot_ns()

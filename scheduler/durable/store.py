@@ -119,6 +119,7 @@ class Store:
         self._folder = folder
         self._bounds = bounds
         self._opened = threading.Event()
+        self._refused: sqlite3.Error | OSError | None = None
         self._lock: int | None = None
         self._writer = _Worker("laxity-tasks-write", loop)
         self._reader = _Worker("laxity-tasks-read", loop)
@@ -148,6 +149,7 @@ class Store:
             _sync(self._folder)
         except (sqlite3.Error, OSError) as error:
             self.problem = f"{self._folder}: {error}"
+            self._refused = error
             raise
         finally:
             self._opened.set()
@@ -157,7 +159,10 @@ class Store:
         return database
 
     def _open_reading(self) -> Database:
+        """Reads nothing that may not be written: another process's tasks, say."""
         self._opened.wait()
+        if self._refused is not None:
+            raise self._refused
         return Database(self._folder / FILE, self._bounds, reading=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import msgpack
@@ -18,10 +18,13 @@ from scheduler.config_cache import CacheConfig
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import DTYPES, STRING, Signature, TensorSpec
+from scheduler.daemon.cache.central import CentralCopy
 from scheduler.daemon.cache.classes import CacheClass
 from scheduler.daemon.cache.entries import BadValue, Kept, pack, unpack
 from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.near import NearFrames
+from scheduler.daemon.cache.redis_link import OnReplies, RedisLink
+from scheduler.daemon.cache.shared import redis_key
 from scheduler.wire import pack_tensors
 from tests.daemon.cache_box import Box, a_box
 from workers.link import ModelCard
@@ -95,6 +98,17 @@ def test_texts_that_lie_alike_in_the_body_are_other_questions() -> None:
         kept[found.key(specs, memoryview(b"".join(buffers)))] = bytes(b"".join(buffers))
     assert len(kept) == 2
     assert len(set(kept.values())) == 1
+
+
+def test_a_text_has_one_name_whichever_came_first() -> None:
+    text = Signature((TensorSpec("a", STRING, ()),), (), False)
+    card, rules = ModelCard("m", "digest", text, ("v",), 1), CacheRules()
+    asked = [pack_tensors({"a": np.array(a)}) for a in ("short", "not so short", "long" * 9)]
+    names = set()
+    for first, _ in asked:
+        box = CacheClass(RequestClass("m"), first, card, rules, CacheConfig())
+        names |= {box.key(specs, memoryview(b"".join(buffers))) for specs, buffers in asked}
+    assert len(names) == len(asked)
 
 
 def test_memory_is_bounded_by_bytes_and_the_least_recently_used_leave() -> None:
@@ -410,17 +424,17 @@ def test_every_frame_is_near_itself(dtype: str, shape: tuple[int, ...], blocks: 
     body = memoryview(np.ones(shape, dtype).tobytes())
     found = frames.blocks(body)
     np.testing.assert_allclose(found, 1.0)
-    frames.add(found, GOOD, 0)
-    assert frames.find(frames.blocks(body), 10**9 - 1) is GOOD
+    frames.add(found, KEY, 0)
+    assert frames.find(frames.blocks(body), 10**9 - 1) == KEY
     assert frames.find(frames.blocks(body), 10**9) is None
 
 
 def test_one_block_that_moved_is_enough() -> None:
     frames = NearFrames(NearRules(2.0), "uint8", (64, 64, 3))
     frame = np.full((64, 64, 3), 100, np.uint8)
-    frames.add(frames.blocks(memoryview(frame.tobytes())), GOOD, 0)
+    frames.add(frames.blocks(memoryview(frame.tobytes())), KEY, 0)
     frame[:4, :4, 1] += 2
-    assert frames.find(frames.blocks(memoryview(frame.tobytes())), 1) is GOOD
+    assert frames.find(frames.blocks(memoryview(frame.tobytes())), 1) == KEY
     frame[:4, :4, 1] += 1
     assert frames.find(frames.blocks(memoryview(frame.tobytes())), 1) is None
 
@@ -428,23 +442,95 @@ def test_one_block_that_moved_is_enough() -> None:
 def test_a_frame_with_nan_is_near_nothing() -> None:
     frames = NearFrames(NearRules(9.0), "float32", (2,))
     body = memoryview(np.array([np.nan, 1], np.float32).tobytes())
-    frames.add(frames.blocks(body), GOOD, 0)
+    frames.add(frames.blocks(body), KEY, 0)
     assert frames.find(frames.blocks(body), 1) is None
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
 def test_of_several_near_frames_the_latest_answers(frames: list[int]) -> None:
     near = NearFrames(NearRules(0.5, ttl_s=1.0), "int32", (3,))
-    last: dict[int, Kept] = {}
+    last: dict[int, bytes] = {}
     for time_ns, number in enumerate(frames):
         body = memoryview(np.full(3, number, np.int32).tobytes())
-        last[number] = Kept([], memoryview(b""), str(time_ns), "r")
+        last[number] = b"%d" % time_ns
         near.add(near.blocks(body), last[number], time_ns)
-        assert near.find(near.blocks(body), time_ns) is last[number]
-    kept = set(map(id, last.values()))
+        assert near.find(near.blocks(body), time_ns) == last[number]
     for number in range(10):
         body = memoryview(np.full(3, number, np.int32).tobytes())
         found = near.find(near.blocks(body), len(frames))
-        remembered = number in frames[-32:]
-        assert (id(found) in kept) == remembered
-        assert found is (last[number] if remembered else None)
+        assert found == (last[number] if number in frames[-32:] else None)
+
+
+@pytest.mark.parametrize("how", ["no room", "removed in Redis"])
+def test_an_answer_that_is_no_longer_kept_serves_no_near_frame(how: str) -> None:
+    frame = np.linspace(0, 1, 150_000, dtype=np.float32)
+
+    async def scene(box: Box) -> None:
+        assert await box.ask(frame).target() == "cpu:0"
+        assert (await box.ask(frame + np.float32(0.009)).answer()).target == "cache (near)"
+        if how == "no room":
+            assert await box.ask(frame + np.float32(9)).target() == "cpu:0"
+            assert (box.counts["entries"], box.counts["evicted"]) == (1, 1)
+        else:
+            box.cache._memory.clear()
+        assert await box.ask(frame + np.float32(0.009)).target() == "cpu:0"
+
+    run(scene, rules=CacheRules(near=NearRules(0.01, ttl_s=60)), max_mb=1)
+
+
+# -- the central copy
+
+
+class CentralLink:
+    """A link that notes what it is given to send."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.sent: list[tuple[list[Any], OnReplies]] = []
+
+    def send(self, commands: list[Any], on_replies: OnReplies) -> None:
+        self.sent.append((commands, on_replies))
+
+
+def a_central() -> tuple[CentralCopy, CentralLink]:
+    central, link = CentralCopy("redis://127.0.0.1:1/0", 10**8), CentralLink()
+    central.link = cast(RedisLink, link)
+    return central, link
+
+
+def test_what_waited_too_long_for_a_central_redis_does_not_lose_it() -> None:
+    async def scene() -> None:
+        central, link = a_central()
+        for number in range(50_000):
+            central.put("m", number.to_bytes(32, "big"), b"old", 0)
+        central.put("m", KEY, b"new", 60_000)
+        link.open = True
+        central.on_open()
+        (((command,), _),) = link.sent
+        assert command[:3] == ("SET", redis_key("m", KEY), b"new")
+        assert (central.dropped, central.waiting_bytes) == (50_000, 0)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(100, 32), (100_000, 2), (1_000_000, 1)])
+def test_a_central_redis_gets_no_more_at_once_than_a_slow_way_takes(
+    size: int, at_once: int
+) -> None:
+    async def scene() -> None:
+        central, link = a_central()
+        for number in range(40):
+            central.put("m", number.to_bytes(32, "big"), bytes(size), 60_000)
+        link.open = True
+        central.on_open()
+        commands, on_replies = link.sent[-1]
+        assert len(commands) == at_once
+        on_replies(None)
+        assert central.waiting_bytes == 40 * size
+        central.on_open()
+        while central.written < 40:
+            commands, on_replies = link.sent[-1]
+            on_replies([b"OK"] * len(commands))
+        assert (central.waiting_bytes, central.dropped) == (0, 0)
+
+    asyncio.run(scene())

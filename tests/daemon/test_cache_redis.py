@@ -250,6 +250,32 @@ def test_who_waits_for_another_box_may_be_cancelled(redis: RedisServer) -> None:
     asyncio.run(scene())
 
 
+def test_who_waits_behind_one_who_went_away_still_ends_in_time(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url, run_ms=100.0) as (here, there):
+            here.holds = there.holds = True
+            first = here.ask([1])
+            await here.until(lambda: here.runs)
+            leader = there.ask([1], deadline_ms=2_000)
+            patient = there.ask([1], deadline_ms=60_000)
+            urgent = there.ask([1], deadline_ms=2_500)
+            await there.until(lambda: there.cache._lookups._waiting)
+            there.cache.cancel(leader.id)
+            ends = (Outcome.EXPIRED, Outcome.INFEASIBLE)
+            assert (await urgent.answer()).outcome in ends
+            assert not patient.answers
+            there.holds = False
+            while not patient.answers:
+                await there.until(lambda: there.runs or patient.answers)
+                if there.runs:
+                    there.worker.finish()
+            assert await patient.target() in ("cpu:0", "cache (running)")
+            here.worker.finish()
+            await first.good()
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("how", ["gone", "failed", "too slow", "redis killed"])
 def test_a_box_waits_for_no_other_at_its_own_cost(redis: RedisServer, how: str) -> None:
     async def scene() -> None:

@@ -14,7 +14,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.durable.database import FILE, Damaged, Database
 from scheduler.durable.records import Asked, Bounds, Content, Ended, NewTask
 from scheduler.durable.store import open_database
-from scheduler.errors import LaxityError, Overloaded, TaskConflict
+from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
 
 BIG = 10**9
 
@@ -139,6 +139,20 @@ def test_a_full_disk_refuses_what_is_new_and_keeps_what_is_there(tmp_path: Path)
     database.close()
 
 
+def test_what_stumbles_halfway_has_not_happened(database: Database) -> None:
+    add(database, task(1), task(2))
+
+    def stumbles(database: Database) -> None:
+        database.end(completed(1))
+        raise KeyError("x")
+
+    found = database.commit([stumbles, partial(Database.end, ended=completed(2))])
+    assert isinstance(found[0], Unavailable)
+    assert found[1] is True
+    assert ids(database) == {"t1"}
+    assert database.use() == (2, 16 + len(b"out"))
+
+
 def test_a_torn_log_ends_with_the_last_whole_transaction(tmp_path: Path) -> None:
     database = Database(tmp_path / FILE, Bounds())
     wal = tmp_path / (FILE + "-wal")
@@ -197,7 +211,7 @@ def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
 def test_a_clock_that_was_set_moves_every_time_on_disk(database: Database) -> None:
     add(database, task(1), task(2))
     database.commit([partial(Database.end, ended=completed(1)), lambda db: db.note_time(1_800)])
-    database.commit([lambda db: db.move_clock(1_000_000)])
+    database.commit([lambda db: db.move_clock(1_000_000, 1_800)])
     (kept,) = database.waiting()
     assert (kept.submitted_ms, kept.deadline_ms) == (1_001_000, 1_002_000)
     ended = database.kept("a", "t1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from scheduler.daemon.driver import Driver
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Database, Op
 from scheduler.durable.desk import TaskDesk
-from scheduler.durable.records import Bounds
-from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound
+from scheduler.durable.records import Bounds, Kept
+from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound, Unavailable
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
 from scheduler.tenants import OWNER, Tenant
@@ -255,6 +256,53 @@ def test_deadlines_outlive_restarts_and_clocks_that_are_set(tmp_path: Path) -> N
     run(third)
 
 
+def test_a_clock_that_cannot_be_followed_on_disk_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks()
+    bounds = Bounds(keep_results_ms=3_600_000)
+
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def first() -> None:
+        counter = Counter(tmp_path, bounds, clocks)
+        await counter.submit("ended")
+        await counter.ask("task_cancel", task="ended")
+        await counter.submit("t", budget_ns=600 * S)
+        clocks.wall_ns += 86_400 * S
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "move_clock", full)
+            counter.desk._housekeep()
+            await counter.submit("u")
+        counter.desk._housekeep()
+        await counter.submit("v")
+        counter.desk._housekeep()
+        await counter.close()
+
+    async def second() -> None:
+        counter = Counter(tmp_path, bounds, clocks)
+        assert (await counter.ask("task_status", task="ended"))["outcome"] == "cancelled"
+        assert [await counter.left_s(task) for task in "tuv"] == [600, 3600, 3600]
+        await counter.close()
+
+    run(first)
+    run(second)
+
+
+def test_a_task_expires_though_the_box_has_slept(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        await counter.submit("t", budget_ns=600 * S)
+        counter.clocks.pass_s(3 * 3600)  # of which the loop's timers know nothing
+        counter.desk._housekeep()
+        answer = await counter.ask("task_result", task="t", wait_ns=20 * S)
+        assert answer["code"] == "expired"
+        await counter.close()
+
+    run(scene)
+
+
 def test_results_are_kept_for_their_time(tmp_path: Path) -> None:
     async def scene() -> None:
         counter = Counter(tmp_path / "tasks", Bounds(keep_results_ms=60_000))
@@ -314,6 +362,96 @@ def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path
         run(scene)
     assert logs[0]["event"] == "no durable tasks"
     assert (tmp_path / "tasks").read_text() == "not a folder"
+
+
+def test_a_store_of_another_process_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        holder = Counter(tmp_path)
+        assert (await holder.submit("t"))["new"]
+        monkeypatch.setattr("scheduler.durable.store.LOCK_S", 0.0)
+        counter = Counter(tmp_path)
+        looks: list[dict[str, Any]] = [
+            {"kind": "task_result", "task": "t", "wait_ns": S},
+            {"kind": "task_status", "task": "t"},
+            {"kind": "tasks"},
+        ]
+        for look in looks:
+            answer = await counter.ask(**look)
+            assert answer["code"] == "unavailable"
+            assert "another process" in answer["message"]
+        await counter.close()
+        await holder.close()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("specs", [b"\xc1", b"\x93\x01\x02\x03", b""], ids=range(3))
+def test_one_damaged_task_costs_no_other(tmp_path: Path, specs: bytes) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        for id_ in "abc":
+            await counter.submit(id_)
+        await counter.close()
+        with sqlite3.connect(tmp_path / FILE) as raw:
+            raw.execute("UPDATE tasks SET specs = ? WHERE id = 'b'", (specs,))
+        raw.close()
+        counter = Counter(tmp_path)
+        listed = await counter.ask("tasks")
+        assert [task["task"] for task in listed["tasks"]] == ["c", "b", "a"]
+        assert listed["waiting"] == 3
+        read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        counter.desk._store.read(lambda db: db.inputs([1, 2, 3]), read.set_result)
+        assert set(await read) == {1, 3}
+        assert (await counter.ask("task_cancel", task="b"))["cancelled"]
+        await counter.close()
+
+    run(scene)
+
+
+def test_tasks_that_cannot_be_read_at_the_start_are_told_to_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(database: Database) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        await counter.submit("t")
+        await counter.close()
+        monkeypatch.setattr(Database, "waiting", fails)
+        counter = Counter(tmp_path)
+        assert "disk I/O error" in (await counter.ask("tasks"))["problem"]
+        looks: list[str] = []
+        look = Database.kept
+
+        def counted(database: Database, tenant: str, id_: str) -> Kept | None:
+            looks.append(id_)
+            return look(database, tenant, id_)
+
+        monkeypatch.setattr(Database, "kept", counted)
+        waited = await counter.ask("task_result", task="t", wait_ns=S // 5)
+        assert waited["state"] == "waiting"
+        assert len(looks) <= 25
+        await counter.close()
+
+    run(scene)
+
+
+def test_what_nobody_foresaw_is_an_answer_and_costs_no_other(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        store = counter.desk._store
+        for ask in (store.write, store.read):
+            for expected in (Unavailable, tuple):
+                answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                op: Op = Database.use if expected is tuple else lambda _: int("x")
+                ask(op, answer.set_result)
+                assert isinstance(await asyncio.wait_for(answer, 30), expected)
+        await counter.close()
+
+    run(scene)
 
 
 def test_a_damaged_store_is_told_to_who_asks(tmp_path: Path) -> None:

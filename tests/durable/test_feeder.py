@@ -12,12 +12,14 @@ import pytest
 
 from policies import POLICIES
 from scheduler.core.outcomes import Outcome
+from scheduler.core.signature import Signature, TensorSpec
 from scheduler.durable.database import Database
 from scheduler.durable.feeder import ATTEMPTS
 from scheduler.durable.records import Ended
 from scheduler.durable.room import PART, SHARE
 from tests.core.world import offer
 from tests.durable.virtual import World, play
+from workers.link import ModelCard
 
 
 def test_waiting_tasks_run_in_batches_and_in_order(tmp_path: Path) -> None:
@@ -92,6 +94,37 @@ def test_a_task_fails_after_its_attempts_which_are_remembered(tmp_path: Path) ->
         kept = world.database.kept("a", "t1")
         assert kept is not None
         assert (kept.outcome, kept.reason) == (Outcome.FAILED, "failed 3 times: it broke")
+
+    play(scene)
+
+
+def test_tasks_from_before_a_model_changed_fail_and_mislead_no_others(tmp_path: Path) -> None:
+    as_now = [["x", "int8", [4]], ["z", "int8", [4]]]
+    before = [
+        [["x", "uint8", [4]], ["z", "int8", [4]]],
+        [["old", "int8", [4]], ["z", "int8", [4]]],
+        [["z", "int8", [4]], ["x", "int8", [4]]],
+        [["x", "int8", [1, 4]], ["z", "int8", [1, 4]]],
+    ]
+
+    async def scene() -> None:
+        world = World(tmp_path)
+        inputs = TensorSpec("x", "int8", (4,)), TensorSpec("z", "int8", (4,))
+        card = ModelCard("m", "", Signature(inputs, (), True), ("v",), 8)
+        world.driver.catalog.cards["m"] = card
+        for number, specs in enumerate(before):
+            world.task(number, specs=specs)
+        for number in range(4, 8):
+            world.task(number, specs=as_now)
+        device = world.device()
+        await world.until_ended(8)
+        assert [world.outcome(number) for number in range(8)] == ["failed"] * 4 + ["completed"] * 4
+        assert device.batches == [("m", 4)]
+        kept = world.database.kept("a", "t0")
+        assert kept is not None
+        assert kept.reason == (
+            "the model has changed since: input 'x' of model 'm' is int8, not uint8"
+        )
 
     play(scene)
 

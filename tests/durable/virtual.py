@@ -19,6 +19,7 @@ from scheduler.durable.feeder import Feeder
 from scheduler.durable.lanes import waiting_from
 from scheduler.durable.records import Asked, Bounds, Content, NewTask
 from scheduler.errors import Overloaded
+from scheduler.wire import body_bytes
 from tests.core.world import MS, offer
 
 WALL_MS = 1_700_000_000_000
@@ -165,9 +166,10 @@ class World:
 
     def task(self, number: int, deadline_s: float = 3600, model: str = "m", **rest: Any) -> int:
         """Keeps a task, and has it run."""
-        body, priority = memoryview(b"in!!"), rest.get("priority", 3)
+        specs, priority = rest.get("specs", SPECS), rest.get("priority", 3)
+        body = memoryview(b"in!!".ljust(body_bytes(specs)))
         content = Content(
-            model, None, SPECS, body, False, priority, Asked(model, None, priority, SPECS, body)
+            model, None, specs, body, False, priority, Asked(model, None, priority, specs, body)
         )
         due_ns = self.clock.boot_ns() + int(deadline_s * 1e9)
         now_ms, due_ms = self.clock.wall_ms(), self.clock.to_wall_ms(due_ns)

@@ -13,6 +13,9 @@ from scheduler.daemon.cache.redis_link import RedisLink, Replies
 from scheduler.daemon.cache.shared import redis_key
 
 _AT_ONCE = 32
+_BYTES_AT_ONCE = 256_000
+"""Unless a single answer has more: what is on its way must get through within `_TIMEOUT_S`."""
+
 _TIMEOUT_S = 5.0
 """Nobody waits for it, so that a slow way is no reason to hang up."""
 
@@ -64,20 +67,33 @@ class CentralCopy:
         self.waiting_bytes -= len(taken[1])
         return taken
 
+    def _next(self, now_ns: int) -> list[tuple[bytes, bytes, int]]:
+        """Some of what waits, without what is too old by now."""
+        some: list[tuple[bytes, bytes, int]] = []
+        size = 0
+        while self._waiting and len(some) < _AT_ONCE:
+            _, value, until_ns = self._waiting[0]
+            if until_ns - now_ns < 1_000_000:
+                self._take()
+                self.dropped += 1
+                continue
+            size += len(value)
+            if some and size > _BYTES_AT_ONCE:
+                break
+            some.append(self._take())
+        return some
+
     def _send(self) -> None:
-        if self._sending or not self._waiting or not self.link.open:
+        if self._sending or not self.link.open:
             return
-        some = [self._take() for _ in range(min(_AT_ONCE, len(self._waiting)))]
         now_ns = time.monotonic_ns()
+        some = self._next(now_ns)
+        if not some:
+            return
         commands = [
             ("SET", name, value, "PX", (until_ns - now_ns) // 1_000_000)
             for name, value, until_ns in some
-            if until_ns - now_ns >= 1_000_000
         ]
-        self.dropped += len(some) - len(commands)
-        if not commands:
-            self._send()
-            return
 
         def sent(replies: Replies | None) -> None:
             self._sending = False

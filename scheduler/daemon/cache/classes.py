@@ -52,14 +52,16 @@ class CacheClass:
         if rules.near is not None and not kind.exact:
             ((_, dtype, shape),) = specs
             self.near = NearFrames(rules.near, dtype, tuple(shape))
-        question = [FORMAT, kind.model, card.digest, kind.variant, specs]
-        self._hasher = blake3(msgpack.packb(question))
+        # How long texts are may differ within a class: they are a part of each question.
         self._has_text = any(spec.dtype == STRING for spec in card.signature.inputs)
+        shared = None if self._has_text else specs
+        question = [FORMAT, kind.model, card.digest, kind.variant, shared]
+        self._hasher = blake3(msgpack.packb(question))
 
     def key(self, specs: list[list[Any]], body: Body) -> bytes:
         """The 256-bit name of a question: of its model, variant, tensors and their bytes."""
         hasher = self._hasher.copy()
-        if self._has_text:  # how long texts are may differ within a class
+        if self._has_text:
             hasher.update(msgpack.packb(specs))
         hasher.update(body)
         return hasher.digest()

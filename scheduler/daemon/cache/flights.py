@@ -107,14 +107,14 @@ class Flight:
         self.followers.append(held)
 
     def remove(self, held: Held) -> None:
-        """Takes out one who no longer waits; before it runs, another one takes a leader's place."""
-        if held is not self.leader:
-            self.followers.remove(held)
-        elif self.followers and self.stage is not Stage.RUNNING:
-            self.leader = self.followers.pop(0)
-            self.submission = self.leader.submission
-        else:
+        """Takes out one who no longer waits.
+
+        What a leader asked for still stands: it serves all the others. No other one need do that.
+        """
+        if held is self.leader:
             self.leader = None
+        else:
+            self.followers.remove(held)
 
     @property
     def callers(self) -> list[Held]:

@@ -148,7 +148,8 @@ class ResultCache:
         blocks = None
         if kind.near is not None:
             blocks = kind.near.blocks(submission.body)
-            kept = kind.near.find(blocks, now_ns)
+            near = kind.near.find(blocks, now_ns)
+            kept = None if near is None else self._memory.get(near, now_ns)
             if kept is not None:
                 self._counts.hits.near += 1
                 submission.reply(self._hit(kept, submission, now_ns, TARGET_NEAR))
@@ -285,7 +286,7 @@ class ResultCache:
     def _keep(self, flight: Flight, kept: Kept) -> None:
         kind, key, now_ns = flight.kind, flight.key, self._driver.clock_ns()
         if kind.near is not None and flight.blocks is not None:
-            kind.near.add(flight.blocks, kept, now_ns)
+            kind.near.add(flight.blocks, key, now_ns)
         self._memory.put(key, kept, now_ns + kind.ttl_ns)
         self._counts.stored += 1
         if self._lookups is None and self._central is None:

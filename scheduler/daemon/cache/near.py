@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.daemon.cache.entries import Kept
 from scheduler.wire import Body
 from workers.model import NearRules
 
@@ -20,6 +19,8 @@ Blocks = NDArray[np.float64]
 
 class NearFrames:
     """The latest answered frames of one class of requests, as the means of their blocks.
+
+    Their answers are in memory with all others: bounded as they are, and gone when those are.
 
     A frame is near another one where the mean of no block differs by more than the model's
     owner allows. Only frames that were really run are remembered, so that answers can't drift:
@@ -40,7 +41,7 @@ class NearFrames:
         self._cuts = [(axis, _cuts(shape[axis], rules.blocks)) for axis in _largest_two(shape)]
         self._latest = 0
         self._means: Blocks | None = None
-        self._answers: list[tuple[int, Kept] | None] = [None] * _REMEMBERED
+        self._keys: list[tuple[int, bytes] | None] = [None] * _REMEMBERED
 
     def blocks(self, body: Body) -> Blocks:
         """The block means of a frame; about 0.4 ms for 640 x 480 in colour."""
@@ -49,8 +50,8 @@ class NearFrames:
             means = _means(means, axis, cuts)
         return np.asarray(means, np.float64).ravel()
 
-    def find(self, blocks: Blocks, now_ns: int) -> Kept | None:
-        """The answer to a frame that is near enough and not too old; the latest one."""
+    def find(self, blocks: Blocks, now_ns: int) -> bytes | None:
+        """The key of a frame that is near enough and not too old; the latest one."""
         if self._means is None:
             return None
         with np.errstate(invalid="ignore"):  # a frame with NaN in it is near nothing
@@ -60,16 +61,16 @@ class NearFrames:
             return None
         # Behind the place of the latest comes that of the oldest.
         latest = max(places, key=lambda place: (place - self._latest - 1) % _REMEMBERED)
-        answer = self._answers[latest]
-        return answer[1] if answer is not None and now_ns < answer[0] else None
+        found = self._keys[latest]
+        return found[1] if found is not None and now_ns < found[0] else None
 
-    def add(self, blocks: Blocks, kept: Kept, now_ns: int) -> None:
-        """Remembers the answer to a frame."""
+    def add(self, blocks: Blocks, key: bytes, now_ns: int) -> None:
+        """Remembers under which key the answer to a frame is kept."""
         if self._means is None:
             self._means = np.full((_REMEMBERED, len(blocks)), np.nan)
         self._latest = (self._latest + 1) % _REMEMBERED
         self._means[self._latest] = blocks
-        self._answers[self._latest] = now_ns + self.ttl_ns, kept
+        self._keys[self._latest] = now_ns + self.ttl_ns, key
 
 
 def _means(of: NDArray[Any], axis: int, cuts: list[int]) -> NDArray[Any]:
