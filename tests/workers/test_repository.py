@@ -10,6 +10,7 @@ from scheduler.core.signature import Signature, TensorSpec
 from tests.workers import onnx_models
 from tests.workers.onnx_models import save
 from workers.model import CacheRules, NearRules, Tolerance
+from workers.model_files import weight_bytes
 from workers.repository import RepositoryError, load_repository
 
 ONE_VARIANT = "variants: {fp32: {file: model.onnx}}\n"
@@ -131,6 +132,16 @@ def test_a_digest_follows_the_bytes_of_the_model_and_of_its_external_weights(roo
     assert len({model.digest for model in (first, second, third)}) == 3
     assert load("relu") == third
     assert len(third.variants[0].digest) == 32
+
+
+def test_a_file_with_brackets_in_its_name_has_a_digest_of_its_own(root, add, load):
+    file = add("relu", onnx_models.relu(), "variants: {fp32: {file: 'relu[3].onnx'}}\n")
+    named = file.rename(file.with_name("relu[3].onnx"))
+    first = load("relu")
+    save(onnx_models.relu(width=4), named)
+
+    assert weight_bytes(named) == named.stat().st_size
+    assert load("relu").variants[0].digest != first.variants[0].digest
 
 
 def test_a_bad_model_leaves_the_others_alone(root, add):
