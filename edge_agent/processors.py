@@ -103,17 +103,21 @@ def _model_name(info: dict[str, str]) -> str:
 
 
 def _allowed_cpus(root: Path) -> list[int]:
+    """Those of the affinity mask, which may name CPUs that are switched off or don't exist."""
+    online = root / "sys/devices/system/cpu/online"
+    present = _cpu_list(online.read_text("ascii").strip()) if online.exists() else []
     for line in (root / "proc/self/status").read_text("utf-8").splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
-            return _cpu_list(value.strip())
+            allowed = _cpu_list(value.strip())
+            return [cpu for cpu in allowed if cpu in present] or allowed
     raise ValueError(f"{root / 'proc/self/status'} has no line Cpus_allowed_list")
 
 
 def _cpu_list(text: str) -> list[int]:
     """Reads the kernel's list format, e.g. `0-3,8`."""
     cpus: list[int] = []
-    for part in text.split(","):
+    for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         cpus.extend(range(int(first), int(last or first) + 1))
     return cpus

@@ -162,6 +162,12 @@ def test_affinity_hides_cores(intel_box):
     assert probe_tree(intel_box).cpu.cores == ((1, 5), (6,))
 
 
+def test_cores_that_are_switched_off_are_not_used(orin_nano):
+    # As `nvpmodel` leaves them; the mask still has them all.
+    write_tree(orin_nano, {"sys/devices/system/cpu/online": "0-3\n"})
+    assert probe_tree(orin_nano).cpu.usable == (0, 1, 2, 3)
+
+
 @pytest.mark.parametrize(
     "files",
     [
