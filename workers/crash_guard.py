@@ -60,6 +60,6 @@ class CrashGuard:
             if self._wall_clock_s() - path.stat().st_mtime > FORGET_AFTER_S:
                 return 0
             return int(path.read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):
-            # A file cut short by the very death it was to count says nothing.
+        except (OSError, ValueError):
+            # One that is absent, unreadable, or cut short by the very death it was to count.
             return 0

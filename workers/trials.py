@@ -22,6 +22,9 @@ Note = Callable[[int, str], None]
 
 Profiles = Mapping[str, Profile]
 
+_SHORTAGES = (MemoryError, OSError)
+"""Of items too big to draw, or a disk that fails; one variant must not lose the others."""
+
 _STATEFUL = (
     "served one item at a time: it keeps values between runs, and each run begins with the "
     "initial ones; if its items may share a batch, say `stateless: true` in model.yaml"
@@ -89,7 +92,14 @@ class RuntimeTrials:
             The winner, or None when no runtime can serve the variant yet; the problems say why.
         """
         case = Case(model, variant)
-        candidates = self.candidates(model, variant)
+        try:
+            return self._choose(case, note)
+        except _SHORTAGES as error:
+            self._loader.report(case, "*", f"could not be tried: {spell(error)}")
+            return None
+
+    def _choose(self, case: Case, note: Note) -> Choice | None:
+        candidates = self.candidates(case.model, case.variant)
         if not candidates:
             self._loader.report(case, "*", self._why_none(case))
             return None
@@ -117,6 +127,15 @@ class RuntimeTrials:
             The new choice, or None when the incumbent stays.
         """
         case = Case(model, variant)
+        try:
+            return self._challenge(case, runtime, incumbent, note)
+        except _SHORTAGES as error:
+            self._loader.report(case, runtime.name, f"could not be tried: {spell(error)}")
+            return None
+
+    def _challenge(
+        self, case: Case, runtime: Runtime, incumbent: Choice | None, note: Note
+    ) -> Choice | None:
         if not self._loader.build(
             runtime, case, lambda text: note(0, f"{case.label}: {runtime.name}, {text}")
         ):

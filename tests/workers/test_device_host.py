@@ -517,6 +517,30 @@ def test_a_profile_that_cannot_be_stored_is_a_problem_and_served(start, add, mon
     assert "could not be stored: [Errno 28] No space left on device" in reasons
 
 
+def test_a_folder_that_cannot_be_used_is_a_problem_and_ends_nothing(start, add, tmp_path):
+    add("relu", onnx_models.relu())
+    host = start(CPU_RUNTIMES[0])
+    (tmp_path / "state/compiled/box.key").unlink()
+    (tmp_path / "state/compiled").rmdir()
+    (tmp_path / "state/compiled").touch()
+
+    assert list(host.prepare()) == []
+    (problem,) = host.problems
+    assert "the folder for what it compiles cannot be used: [Errno 20]" in problem.reason
+
+
+def test_an_item_too_big_for_memory_leaves_the_other_models(start, add):
+    add("huge", onnx_models.relu(width=10**14))
+    add("relu", onnx_models.relu())
+    host = start()
+
+    assert [offer.model for offer in host.prepare()] == ["relu"]
+    (problem,) = host.problems
+    assert (problem.model, problem.runtime) == ("huge", "*")
+    assert "could not be tried: " in problem.reason
+    assert "Unable to allocate" in problem.reason
+
+
 def test_a_device_can_be_kept_busy_and_timed(start, add):
     host = start()
     assert (host.occupy(0.01), host.typical_ns(0.01)) == (0, {})
