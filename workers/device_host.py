@@ -19,6 +19,7 @@ from workers.compiled_cache import CompiledCache
 from workers.crash_guard import CrashGuard
 from workers.device_options import expose_gpu
 from workers.device_watch import DeviceWatch
+from workers.judging import SAMPLES
 from workers.loading import Surroundings
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
@@ -176,7 +177,8 @@ class DeviceHost:
         """Measure a variant between the batches that `run` runs, for it may be faster by now.
 
         What is found replaces what is stored only if it is faster: that a device has become
-        slower is learned from its batches.
+        slower is learned from its batches. A batch size that seems not to pay now keeps what it
+        was measured to take, or it could never be offered again.
 
         Returns:
             The new offer; None if nothing is new, or the variant is not in memory.
@@ -193,27 +195,28 @@ class DeviceHost:
             found = self._measure(key, max(choice.profile.latency_ns))
         except Exception:  # of the library: requests hear it when they run
             return None
-        energy_uj = {n: uj for n, uj in choice.profile.energy_uj.items() if n in found}
-        profile = replace(choice.profile, latency_ns=found, energy_uj=energy_uj)
-        better = replace(choice, profile=profile)
+        latency_ns = {**choice.profile.latency_ns, **found}
+        better = replace(choice, profile=replace(choice.profile, latency_ns=latency_ns))
         served = self.repository.models[model]
         self._trials.keep(served, next(v for v in served.variants if v.name == variant), better)
         with self._lock:
             self._choices[key] = better
-            self._offers[key] = replace(self._offers[key], latency_ns=found, energy_uj=energy_uj)
+            self._offers[key] = replace(self._offers[key], latency_ns=latency_ns)
             return self._offer(key)
 
     def _measure(self, key: Key, max_batch: int) -> dict[int, tuple[int, ...]]:
         """The latencies of what is served, in which the batches in between don't count."""
-        samples = sample_items(self.repository.models[key[0]], max_batch)
+        samples = sample_items(self.repository.models[key[0]], SAMPLES)
         taken_ns = 0
 
         def run_batch(size: int) -> None:
             nonlocal taken_ns
+            batch = [samples[i % SAMPLES] for i in range(size)]
             time.sleep(_GAP_S)
             with self._lock:
+                runner = self._residency.runner(key)
                 began_ns = time.perf_counter_ns()
-                self._residency.runner(key).run_batch(samples[:size])
+                runner.run_batch(batch)
                 taken_ns += time.perf_counter_ns() - began_ns
 
         return measure_ladder(run_batch, max_batch, effort=self._effort, clock_ns=lambda: taken_ns)

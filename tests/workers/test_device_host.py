@@ -15,6 +15,7 @@ from scheduler.core.offers import Offer
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.onnx_models import save
+from workers import device_host
 from workers.batches import ItemRunner
 from workers.device_host import DeviceHost
 from workers.link import offer_from, offer_header
@@ -121,6 +122,24 @@ class TestMeasuredAgain:
         assert offer is not None
         assert offer.latency_ns[1][-1] < 10**9
         assert host.run("relu", "1", xs(1.0))[0]["y"].tolist() == [1, 1, 1]
+        (stored,) = start().prepare()
+        assert stored.latency_ns == offer.latency_ns
+
+    def test_larger_batches_that_do_not_pay_for_a_moment_are_offered_on(
+        self, start, add, tmp_path, monkeypatch
+    ):
+        add("relu", onnx_models.relu())
+        list(start().prepare())
+        say_it_took(tmp_path / "state/profiles", 10**9)
+        host = start()
+        (before,) = host.prepare()
+        monkeypatch.setattr(device_host, "measure_ladder", lambda *_, **__: {1: (1000,)})
+
+        offer = host.measure_again("relu", "1")
+
+        assert max(before.latency_ns) == 4
+        assert offer is not None
+        assert offer.latency_ns == {**before.latency_ns, 1: (1000,)}
         (stored,) = start().prepare()
         assert stored.latency_ns == offer.latency_ns
 
