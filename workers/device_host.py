@@ -122,6 +122,7 @@ class DeviceHost:
         self._runtimes, self.problems = usable_runtimes(spec)
         self.repository = load_repository(repository_root)
         self._watch = DeviceWatch(probe_for(spec, system_root))
+        self._prepared_in = self._watch.state
         around = self._surroundings(state_dir, max_batch, effort, system_root)
         self._cache = around.cache
         self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
@@ -139,6 +140,7 @@ class DeviceHost:
         Called again, it measures what has changed.
         """
         self._pin_thread()
+        self._prepared_in = self._watch.state
         # What is wrong with models is found anew; what was said of the device is kept, once.
         self.problems[:] = dict.fromkeys(p for p in self.problems if p.model == "*")
         work = [(m, v) for m in self.repository.models.values() for v in m.variants]
@@ -195,6 +197,8 @@ class DeviceHost:
             found = self._measure(key, max(choice.profile.latency_ns))
         except Exception:  # of the library: requests hear it when they run
             return None
+        if self._watch.state != self._prepared_in:
+            return None  # `prepare` is due, and would find this stored for the new state
         latency_ns = {**choice.profile.latency_ns, **found}
         better = replace(choice, profile=replace(choice.profile, latency_ns=latency_ns))
         served = self.repository.models[model]
