@@ -392,6 +392,19 @@ def test_a_driver_that_does_not_answer_is_a_note_and_one_that_is_absent_is_none(
     assert nvidia_gpus(Absent()) == Found()
 
 
+def test_a_gpu_that_is_lost_leaves_the_others():
+    class OneLost(Nvml):
+        def nvmlDeviceGetHandleByIndex(self, index):
+            if index == 0:
+                raise self.NVMLError("GPU is lost")
+            return super().nvmlDeviceGetHandleByIndex(index)
+
+    found = nvidia_gpus(OneLost())
+
+    assert [gpu.name for gpu in found.accelerators] == ["NVIDIA A100 MIG 0", "NVIDIA A100 MIG 1"]
+    assert found.notes == ("NVIDIA's driver could not describe GPU 0: GPU is lost",)
+
+
 def test_a_box_without_openvino_is_described_and_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     found = openvino_devices()
