@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,6 +143,22 @@ def test_a_file_with_brackets_in_its_name_has_a_digest_of_its_own(root, add, loa
 
     assert weight_bytes(named) == named.stat().st_size
     assert load("relu").variants[0].digest != first.variants[0].digest
+
+
+def test_a_folder_that_may_not_be_looked_at_leaves_the_others(root, add, monkeypatch):
+    add("good", onnx_models.relu())
+    (root / "barred").mkdir()
+    is_dir = Path.is_dir
+
+    def look(path):
+        if path.name == "barred":
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", look)
+
+    assert "Permission denied" in reason_of(root, "barred")
+    assert list(load_repository(root).models) == ["good"]
 
 
 def test_a_bad_model_leaves_the_others_alone(root, add):
