@@ -28,7 +28,7 @@ from workers.profiling import Effort, measure_ladder
 from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
-from workers.runtimes.base import DeviceSpec, RunError, Runtime
+from workers.runtimes.base import DeviceSpec, RunError, Runtime, Session
 from workers.sampling import sample_items
 from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
@@ -298,7 +298,7 @@ class DeviceHost:
     def _serve(self, model: Model, variant: Variant, choice: Choice) -> Offer:
         key = (model.name, variant.name)
         resident = Resident(
-            load=partial(self._trials.reload, model, variant, choice.runtime),
+            load=partial(self._reload, model, variant, choice.runtime),
             batched=model.signature.batched,
             size_bytes=weight_bytes(variant.path),
             pinned=model.residency == "pinned",
@@ -319,6 +319,15 @@ class DeviceHost:
             if model.residency == "lazy":
                 self._residency.evict(key)
             return self._offer(key)
+
+    def _reload(self, model: Model, variant: Variant, runtime: str) -> Session:
+        session = self._trials.reload(model, variant, runtime)
+        if session is None:
+            of = model.name, variant.name, runtime
+            said = [p.reason for p in self.problems if (p.model, p.variant, p.runtime) == of]
+            why = said[-1] if said else "ask once more"  # `prepare` has just begun anew
+            raise RunError(f"{model.name}/{variant.name} could not be loaded again: {why}")
+        return session
 
     def _offer(self, key: Key) -> Offer:
         """What is offered of a variant: out of memory, each batch may have to wait for it."""
