@@ -205,6 +205,12 @@ def test_a_cgroup_of_version_1_without_a_limit(intel_box):
     assert probe_tree(write_tree(intel_box, files)).cpu.quota_cores is None
 
 
+@pytest.mark.parametrize("text", ["max", "", "0 100000", "100000 0", "-1 100000", "100000 ?"])
+def test_a_limit_that_makes_no_sense_is_none(intel_box, text):
+    write_tree(intel_box, {"sys/fs/cgroup/cpu.max": f"{text}\n"})
+    assert probe_tree(intel_box).cpu.quota_cores is None
+
+
 def test_an_unknown_arm_core_is_told_by_its_numbers(orin_nano):
     text = ORIN_NANO_CORE.format(cpu=0).replace("0xd42", "0xfff")
     write_tree(orin_nano, {"proc/cpuinfo": text})
