@@ -213,3 +213,19 @@ def test_memory_is_what_the_box_and_every_group_have_left(delegated):
     assert available_bytes(root) == 2_000_000
 
     assert available_bytes(Path("/nonexistent")) is None
+
+
+def test_memory_of_a_container_under_control_groups_of_version_1(tmp_path):
+    group = tmp_path / "sys/fs/cgroup/memory"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    # As in a container: the path is that on the host, and the mount the container's own group.
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/docker/0a1b\n1:cpu:/\n0::/\n")
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 5000 kB\n")
+    (group / "memory.limit_in_bytes").write_text("3000000\n")
+    (group / "memory.usage_in_bytes").write_text("1000000\n")
+    (group / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 500000\n")
+    assert available_bytes(tmp_path) == 2_500_000
+
+    (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert available_bytes(tmp_path) == 5000 * 1024
