@@ -117,9 +117,13 @@ class Loader:
         return verdict is not None
 
     def attempt(self, runtime: Runtime, case: Case) -> str:
-        """What the crash guard calls the trial of a runtime with a variant."""
+        """What the crash guard calls the trial of a runtime with a variant.
+
+        With the device's name: others like it try the same at the same time, and what is under
+        way looks like a death.
+        """
         of = fingerprint_id(self.fingerprints[runtime.name])
-        return f"{of}-{case.key(self.around.max_batch)}"
+        return f"{self._label}-{of}-{case.key(self.around.max_batch)}"
 
     def load(self, runtime: Runtime, case: Case) -> Session | None:
         """Load a variant, guarded; None, with a problem, if that fails."""

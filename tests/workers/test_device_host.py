@@ -19,6 +19,7 @@ from workers import device_host
 from workers.batches import ItemRunner
 from workers.device_host import DeviceHost
 from workers.link import offer_from, offer_header
+from workers.loading import Loader
 from workers.reference import reference_answers
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceError, DeviceSpec, RunError
@@ -518,6 +519,29 @@ def test_a_variant_that_the_worker_keeps_dying_of_is_left_out(start, root, add, 
     (problem,) = host.problems
     assert (problem.model, problem.runtime) == ("deadly", "emulated")
     assert "the worker died 3 times" in problem.reason
+
+
+def test_what_devices_of_a_kind_try_at_the_same_time_is_no_death(root, add, tmp_path, monkeypatch):
+    add("relu", onnx_models.relu())
+    specs = [DeviceSpec(f"cpu:{n}", "cpu", options={"threads": 1}) for n in range(4)]
+    hosts = [DeviceHost(spec, root, tmp_path / "state", 2, QUICK) for spec in specs]
+    waiting = list(hosts)
+    offered: list[str] = []
+    open_session = Loader.open
+
+    def open_beside_others(*arguments):
+        """While one is loading, the next begins."""
+        if waiting:
+            offered.extend(offer.model for offer in waiting.pop().prepare())
+        return open_session(*arguments)
+
+    monkeypatch.setattr(Loader, "open", open_beside_others)
+    offered.extend(offer.model for offer in waiting.pop().prepare())
+
+    assert offered == ["relu"] * 4
+    for host in hosts:
+        assert host.problems == []
+        host.close()
 
 
 def test_a_profile_that_cannot_be_stored_is_a_problem_and_served(start, add, monkeypatch):
