@@ -75,9 +75,9 @@ class Residency:
         runner = self._runners.get(key)
         if runner is not None:
             return runner
+        self._make_room(key)  # before, for there may not be room for both
         resident.session = resident.load()
         self._runners[key] = runner = ItemRunner(resident.session, resident.batched)
-        self._make_room(key)
         self._tell(key, True)
         return runner
 
@@ -95,7 +95,7 @@ class Residency:
     def _make_room(self, newest: Key) -> None:
         if self._budget_bytes is None:
             return
-        loaded = [key for key in self._residents if key in self._runners]
+        loaded = [key for key in self._residents if key in self._runners or key == newest]
         excess = sum(self._residents[key].size_bytes for key in loaded) - self._budget_bytes
         for key in loaded:
             if excess <= 0:

@@ -18,6 +18,7 @@ from workers.control_group import ControlGroupError, hand_on_controllers, join_g
 from workers.device_host import DeviceHost
 from workers.memory import available_bytes
 from workers.runtimes.base import DeviceSpec, Limits, RunError
+from workers.trials import RuntimeTrials
 
 DENSE_BYTES = 128 * 128 * 4
 
@@ -75,6 +76,23 @@ def test_the_least_recently_used_leaves_and_is_loaded_when_asked_for(start, add)
     assert p50(told[0]) - p50(warm["c"]) > 0
     ask(host, "c")
     assert [offer.model for offer in told[2:]] == ["b", "c"]
+
+
+def test_there_is_room_for_a_model_before_it_is_loaded(start, add, monkeypatch):
+    dense(add, "a", "b")
+    host, _ = start(model_bytes=DENSE_BYTES + 4000)
+    list(host.prepare())
+    reload = RuntimeTrials.reload
+    loaded: list[bool] = []
+
+    def look_and_reload(*arguments):
+        loaded.append(host._residency.is_loaded(("b", "a")))
+        return reload(*arguments)
+
+    monkeypatch.setattr(RuntimeTrials, "reload", look_and_reload)
+    ask(host, "a")
+
+    assert loaded == [False]
 
 
 def test_a_pinned_model_stays(start, add):
