@@ -91,15 +91,21 @@ def nvidia_gpus(nvml: Any = None) -> Found:
         return Found()
     except nvml.NVMLError as error:
         return Found(notes=(f"NVIDIA's driver could not be asked for its GPUs: {error}",))
+    gpus: list[Accelerator] = []
+    notes = []
     try:
         driver = str(nvml.nvmlSystemGetDriverVersion())
-        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(int(nvml.nvmlDeviceGetCount())))
-        instances = [found for handle in handles for found in _instances(nvml, handle)]
-        return Found(tuple(_nvidia_gpu(nvml, *instance, driver) for instance in instances))
+        for index in range(int(nvml.nvmlDeviceGetCount())):
+            try:
+                card = nvml.nvmlDeviceGetHandleByIndex(index)
+                gpus += [_nvidia_gpu(nvml, *found, driver) for found in _instances(nvml, card)]
+            except nvml.NVMLError as error:  # one that fell off the bus, say
+                notes.append(f"NVIDIA's driver could not describe GPU {index}: {error}")
     except nvml.NVMLError as error:
-        return Found(notes=(f"NVIDIA's driver could not describe its GPUs: {error}",))
+        notes.append(f"NVIDIA's driver could not describe its GPUs: {error}")
     finally:
         nvml.nvmlShutdown()
+    return Found(tuple(gpus), tuple(notes))
 
 
 def _instances(nvml: Any, card: Any) -> list[tuple[Any, Any]]:

@@ -49,7 +49,8 @@ def _tell_slowdown(workers: Mapping[str, Any], path: Path) -> None:
             lambda name, seconds: ray.get(workers[name].typical_ns.remote(seconds)),
             lambda name, seconds: partial(ray.get, workers[name].occupy.remote(seconds)),
         )
-        store_slowdown(path, devices, slowdown)
+        with contextlib.suppress(OSError):  # a full disk: it is measured at the next start too
+            store_slowdown(path, devices, slowdown)
     for name, others in slowdown.items():
         ray.get(workers[name].learn_contention.remote(others))
 
@@ -88,6 +89,8 @@ def measure_slowdown(
 def load_slowdown(path: Path, devices: Mapping[str, str]) -> dict[str, dict[str, float]] | None:
     """What was measured before of the same devices, or None.
 
+    A device that served nothing then, because it had no models yet, has all measured again.
+
     Args:
         path: The file that `store_slowdown` writes.
         devices: By id what each device is and runs.
@@ -99,8 +102,8 @@ def load_slowdown(path: Path, devices: Mapping[str, str]) -> dict[str, dict[str,
         return None
     if not isinstance(content, dict) or content.get("devices") != dict(devices):
         return None
-    slowdown: dict[str, dict[str, float]] = content["slowdown"]
-    return slowdown
+    slowdown: dict[str, dict[str, float]] = content.get("slowdown", {})
+    return slowdown if slowdown.keys() == devices.keys() else None
 
 
 def store_slowdown(

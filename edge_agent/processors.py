@@ -103,17 +103,20 @@ def _model_name(info: dict[str, str]) -> str:
 
 
 def _allowed_cpus(root: Path) -> list[int]:
+    """Those of the affinity mask, which may name CPUs that are switched off or don't exist."""
+    present = _cpu_list(_text(root / "sys/devices/system/cpu/online"))
     for line in (root / "proc/self/status").read_text("utf-8").splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
-            return _cpu_list(value.strip())
+            allowed = _cpu_list(value.strip())
+            return [cpu for cpu in allowed if cpu in present] or allowed
     raise ValueError(f"{root / 'proc/self/status'} has no line Cpus_allowed_list")
 
 
 def _cpu_list(text: str) -> list[int]:
     """Reads the kernel's list format, e.g. `0-3,8`."""
     cpus: list[int] = []
-    for part in text.split(","):
+    for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         cpus.extend(range(int(first), int(last or first) + 1))
     return cpus
@@ -125,7 +128,7 @@ def _physical_cores(root: Path, allowed: list[int]) -> tuple[tuple[int, ...], ..
     for cpu in allowed:
         siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         # Some containers hide the topology: each CPU then counts as a core.
-        key = siblings.read_text("ascii").strip() if siblings.exists() else str(cpu)
+        key = _text(siblings) or str(cpu)
         groups.setdefault(key, []).append(cpu)
     return tuple(tuple(group) for group in groups.values())
 
@@ -147,10 +150,7 @@ def _quota_cores(root: Path) -> float | None:
 
 def _cpu_cgroups(root: Path) -> Iterator[Path]:
     """This process's control group and those around it, for version 2 and version 1."""
-    membership = root / "proc/self/cgroup"
-    if not membership.exists():
-        return
-    for line in membership.read_text("utf-8").splitlines():
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
@@ -161,11 +161,18 @@ def _cpu_cgroups(root: Path) -> Iterator[Path]:
 
 
 def _quota_in(folder: Path) -> float | None:
-    if (folder / "cpu.max").exists():
-        quota, period = (folder / "cpu.max").read_text("ascii").split()
-        return None if quota == "max" else int(quota) / int(period)
-    if (folder / "cpu.cfs_quota_us").exists():
-        microseconds = int((folder / "cpu.cfs_quota_us").read_text("ascii"))
-        period_us = int((folder / "cpu.cfs_period_us").read_text("ascii"))
-        return None if microseconds < 0 else microseconds / period_us
-    return None
+    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = (_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    # `max`, -1 and what is no number at all set no limit.
+    if not quota.isdecimal() or not period.isdecimal() or not int(quota) or not int(period):
+        return None
+    return int(quota) / int(period)
+
+
+def _text(path: Path) -> str:
+    """A small file's text, empty where there is none: which ones exist differs from box to box."""
+    try:
+        return path.read_text("utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -40,7 +40,8 @@ def set_ray_environment(state_dir: Path) -> None:
 def _token_file(state_dir: Path) -> Path:
     path = state_dir / "ray_token"
     with made(state_dir):
-        if not path.exists():
+        # Empty is what a box that was switched off soon after its first start may have left.
+        if not path.exists() or not path.read_text(errors="replace").strip(" \0\n"):
             fresh = path.with_suffix(f".{os.getpid()}")
             fresh.touch(0o600)
             fresh.write_text(secrets.token_hex(32))

@@ -33,8 +33,8 @@ class CrashGuard:
         if deaths < MAX_DEATHS:
             return None
         return (
-            f"the worker died {deaths} times while trying it; it is tried again an hour after "
-            f"the last time, or once {self._directory / key} is deleted"
+            f"the worker died {deaths} times while trying it; it is tried again at the next start "
+            f"that is an hour after the last time, or once {self._directory / key} is deleted"
         )
 
     @contextlib.contextmanager
@@ -57,9 +57,10 @@ class CrashGuard:
     def _deaths(self, key: str) -> int:
         path = self._directory / key
         try:
-            if self._wall_clock_s() - path.stat().st_mtime > FORGET_AFTER_S:
+            # Either way: a clock that was ahead then would bar it until that time comes.
+            if abs(self._wall_clock_s() - path.stat().st_mtime) > FORGET_AFTER_S:
                 return 0
             return int(path.read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):
-            # A file cut short by the very death it was to count says nothing.
+        except (OSError, ValueError):
+            # One that is absent, unreadable, or cut short by the very death it was to count.
             return 0

@@ -19,6 +19,7 @@ from workers.compiled_cache import CompiledCache
 from workers.crash_guard import CrashGuard
 from workers.device_options import expose_gpu
 from workers.device_watch import DeviceWatch
+from workers.judging import SAMPLES
 from workers.loading import Surroundings
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
@@ -27,7 +28,7 @@ from workers.profiling import Effort, measure_ladder
 from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
-from workers.runtimes.base import DeviceSpec, RunError, Runtime
+from workers.runtimes.base import DeviceSpec, RunError, Runtime, Session
 from workers.sampling import sample_items
 from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
@@ -121,6 +122,7 @@ class DeviceHost:
         self._runtimes, self.problems = usable_runtimes(spec)
         self.repository = load_repository(repository_root)
         self._watch = DeviceWatch(probe_for(spec, system_root))
+        self._prepared_in = self._watch.state
         around = self._surroundings(state_dir, max_batch, effort, system_root)
         self._cache = around.cache
         self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
@@ -138,6 +140,7 @@ class DeviceHost:
         Called again, it measures what has changed.
         """
         self._pin_thread()
+        self._prepared_in = self._watch.state
         # What is wrong with models is found anew; what was said of the device is kept, once.
         self.problems[:] = dict.fromkeys(p for p in self.problems if p.model == "*")
         work = [(m, v) for m in self.repository.models.values() for v in m.variants]
@@ -176,7 +179,8 @@ class DeviceHost:
         """Measure a variant between the batches that `run` runs, for it may be faster by now.
 
         What is found replaces what is stored only if it is faster: that a device has become
-        slower is learned from its batches.
+        slower is learned from its batches. A batch size that seems not to pay now keeps what it
+        was measured to take, or it could never be offered again.
 
         Returns:
             The new offer; None if nothing is new, or the variant is not in memory.
@@ -193,27 +197,30 @@ class DeviceHost:
             found = self._measure(key, max(choice.profile.latency_ns))
         except Exception:  # of the library: requests hear it when they run
             return None
-        energy_uj = {n: uj for n, uj in choice.profile.energy_uj.items() if n in found}
-        profile = replace(choice.profile, latency_ns=found, energy_uj=energy_uj)
-        better = replace(choice, profile=profile)
+        if self._watch.state != self._prepared_in:
+            return None  # `prepare` is due, and would find this stored for the new state
+        latency_ns = {**choice.profile.latency_ns, **found}
+        better = replace(choice, profile=replace(choice.profile, latency_ns=latency_ns))
         served = self.repository.models[model]
         self._trials.keep(served, next(v for v in served.variants if v.name == variant), better)
         with self._lock:
             self._choices[key] = better
-            self._offers[key] = replace(self._offers[key], latency_ns=found, energy_uj=energy_uj)
+            self._offers[key] = replace(self._offers[key], latency_ns=latency_ns)
             return self._offer(key)
 
     def _measure(self, key: Key, max_batch: int) -> dict[int, tuple[int, ...]]:
         """The latencies of what is served, in which the batches in between don't count."""
-        samples = sample_items(self.repository.models[key[0]], max_batch)
+        samples = sample_items(self.repository.models[key[0]], SAMPLES)
         taken_ns = 0
 
         def run_batch(size: int) -> None:
             nonlocal taken_ns
+            batch = [samples[i % SAMPLES] for i in range(size)]
             time.sleep(_GAP_S)
             with self._lock:
+                runner = self._residency.runner(key)
                 began_ns = time.perf_counter_ns()
-                self._residency.runner(key).run_batch(samples[:size])
+                runner.run_batch(batch)
                 taken_ns += time.perf_counter_ns() - began_ns
 
         return measure_ladder(run_batch, max_batch, effort=self._effort, clock_ns=lambda: taken_ns)
@@ -291,7 +298,7 @@ class DeviceHost:
     def _serve(self, model: Model, variant: Variant, choice: Choice) -> Offer:
         key = (model.name, variant.name)
         resident = Resident(
-            load=partial(self._trials.reload, model, variant, choice.runtime),
+            load=partial(self._reload, model, variant, choice.runtime),
             batched=model.signature.batched,
             size_bytes=weight_bytes(variant.path),
             pinned=model.residency == "pinned",
@@ -312,6 +319,15 @@ class DeviceHost:
             if model.residency == "lazy":
                 self._residency.evict(key)
             return self._offer(key)
+
+    def _reload(self, model: Model, variant: Variant, runtime: str) -> Session:
+        session = self._trials.reload(model, variant, runtime)
+        if session is None:
+            of = model.name, variant.name, runtime
+            said = [p.reason for p in self.problems if (p.model, p.variant, p.runtime) == of]
+            why = said[-1] if said else "ask once more"  # `prepare` has just begun anew
+            raise RunError(f"{model.name}/{variant.name} could not be loaded again: {why}")
+        return session
 
     def _offer(self, key: Key) -> Offer:
         """What is offered of a variant: out of memory, each batch may have to wait for it."""

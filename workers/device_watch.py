@@ -23,18 +23,19 @@ class DeviceWatch:
     def __init__(self, probe: Probe) -> None:
         """Take the first look, which counts at once."""
         self._probe = probe
-        self._different = 0
+        self._alike = 0
         self.reading = probe.read()
-        self.state = state_of(self.reading)
+        self.state = self._latest = state_of(self.reading)
 
     def look(self) -> bool:
         """Look again; whether the state has changed, for good as far as can be told."""
         self.reading = self._probe.read()
         found = state_of(self.reading)
-        self._different = 0 if found == self.state else self._different + 1
-        if self._different < SETTLED_LOOKS:
+        self._alike = self._alike + 1 if found == self._latest else 1
+        self._latest = found
+        if found == self.state or self._alike < SETTLED_LOOKS:
             return False
-        self.state, self._different = found, 0
+        self.state = found
         return True
 
 

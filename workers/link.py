@@ -211,7 +211,9 @@ class LinkServer:
             if header["t"] == "run":
                 self._waiting.append((header, body))
             elif header["t"] == "cancel":
-                self._cancelled.add(header["id"])
+                # It comes after its run, so what does not wait has been run already.
+                if any(waiting["id"] == header["id"] for waiting, _ in self._waiting):
+                    self._cancelled.add(header["id"])
             else:
                 self._measure(header["model"], header["variant"])
 
@@ -252,19 +254,27 @@ class LinkServer:
 
 
 def _done(run_id: int, results: Sequence[Any], execute_ns: int) -> list[Any]:
-    errors = [[i, str(r)] for i, r in enumerate(results) if isinstance(r, Exception)]
+    errors: list[list[Any]] = []
     packed: list[list[Any]] = []
     buffers: list[Any] = []
-    for result in results:
+    room = LINK_LIMITS.body_bytes
+    for index, result in enumerate(results):
         if isinstance(result, Exception):
+            errors.append([index, str(result)])
             continue
         specs, parts = pack_tensors(result)
+        size = sum(map(len, parts))
+        padding = -size % ALIGNMENT
+        if size + padding > room:
+            errors.append([index, f"its outputs take {size:,} bytes, more than a message has left"])
+            continue
+        room -= size + padding
         if packed and packed[-1][0] == specs:
             packed[-1][1] += 1
         else:
             packed.append([specs, 1])
         buffers.extend(parts)
-        if padding := -sum(map(len, parts)) % ALIGNMENT:
+        if padding:
             buffers.append(bytes(padding))
     header = {"t": "done", "id": run_id, "execute_ns": execute_ns, "out": packed}
     return encode({**header, "errors": errors}, buffers)

@@ -117,9 +117,13 @@ class Loader:
         return verdict is not None
 
     def attempt(self, runtime: Runtime, case: Case) -> str:
-        """What the crash guard calls the trial of a runtime with a variant."""
+        """What the crash guard calls the trial of a runtime with a variant.
+
+        With the device's name: others like it try the same at the same time, and what is under
+        way looks like a death.
+        """
         of = fingerprint_id(self.fingerprints[runtime.name])
-        return f"{of}-{case.key(self.around.max_batch)}"
+        return f"{self._label}-{of}-{case.key(self.around.max_batch)}"
 
     def load(self, runtime: Runtime, case: Case) -> Session | None:
         """Load a variant, guarded; None, with a problem, if that fails."""
@@ -130,10 +134,9 @@ class Loader:
 
     def open(self, runtime: Runtime, case: Case) -> Session | None:
         """Load a variant within an attempt that the caller guards."""
-        folder = self.folder(runtime, case)
-        broken = self.around.cache.check(folder)
-        if broken is not None:
-            self.report(case, runtime.name, broken)
+        folder = self._checked_folder(runtime, case)
+        if folder is None:
+            return None
         try:
             session = runtime.load(case.model, case.variant, self.device, folder)
         except ModelLoadError as error:
@@ -150,11 +153,8 @@ class Loader:
         """Whether a runtime has to compile a variant for minutes before it can load it."""
         if not isinstance(runtime, Builder):
             return False
-        folder = self.folder(runtime, case)
-        broken = self.around.cache.check(folder)
-        if broken is not None:
-            self.report(case, runtime.name, broken)
-        return not runtime.is_built(folder)
+        folder = self._checked_folder(runtime, case)
+        return folder is None or not runtime.is_built(folder)
 
     def build(self, runtime: Runtime, case: Case, tell: Tell) -> bool:
         """Compile a variant if it has to be; whether it can be loaded now."""
@@ -162,7 +162,9 @@ class Loader:
             return True
         if self.is_deadly(runtime, case):
             return False
-        folder = self.folder(runtime, case)
+        folder = self._checked_folder(runtime, case)
+        if folder is None:
+            return False
         try:
             with self.around.guard.watch(self.attempt(runtime, case)):
                 runtime.build(case.model, case.variant, self.device, folder, tell)
@@ -171,6 +173,19 @@ class Loader:
             return False
         self._seal(runtime, case, folder)
         return True
+
+    def _checked_folder(self, runtime: Runtime, case: Case) -> Path | None:
+        """The folder of a variant, holding nothing foreign; None, with a problem, if that fails."""
+        try:
+            folder = self.folder(runtime, case)
+            broken = self.around.cache.check(folder)
+        except OSError as error:
+            reason = f"the folder for what it compiles cannot be used: {error}"
+            self.report(case, runtime.name, reason)
+            return None
+        if broken is not None:
+            self.report(case, runtime.name, broken)
+        return folder
 
     def report(self, case: Case, runtime: str, reason: str) -> None:
         """Note a problem, once however often it is met."""

@@ -15,8 +15,9 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     """The memory that can still be had, in bytes; None where the kernel does not say.
 
     It is what proc(5) calls `MemAvailable`, or what the process's control group has left, if
-    that is less (cgroup-v2.rst: `memory.max`, `memory.current`). Files that the group has cached
-    count as left, for the kernel drops them first.
+    that is less (cgroup-v2.rst: `memory.max`, `memory.current`; cgroup-v1/memory.rst:
+    `memory.limit_in_bytes`, `memory.usage_in_bytes`). Files that the group has cached count as
+    left, for the kernel drops them first.
     """
     limits = [left for folder in _own_groups(root) if (left := _left_in(folder)) is not None]
     available = _meminfo(root)
@@ -76,30 +77,35 @@ def _meminfo(root: Path) -> int | None:
 
 
 def _own_groups(root: Path) -> Iterator[Path]:
-    """This process's control group of version 2 and those around it."""
-    mount = root / "sys/fs/cgroup"
+    """This process's control groups that count memory, and those around them."""
     for line in _read(root / "proc/self/cgroup").splitlines():
-        number, _, path = line.split(":", 2)
-        if number == "0":
-            folder = mount / path.lstrip("/")
-            yield folder
-            yield from (parent for parent in folder.parents if parent.is_relative_to(mount))
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and "memory" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("" if number == "0" else "memory")
+        folder = mount / path.lstrip("/")
+        yield folder
+        yield from (parent for parent in folder.parents if parent.is_relative_to(mount))
 
 
 def _left_in(folder: Path) -> int | None:
-    limit = _read(folder / "memory.max").strip()
-    current = _read(folder / "memory.current").strip()
+    limit = _first(folder, "memory.max", "memory.limit_in_bytes")
+    current = _first(folder, "memory.current", "memory.usage_in_bytes")
     if not limit.isdecimal() or not current.isdecimal():
         return None
     return max(0, int(limit) - int(current) + _cached(folder))
 
 
+def _first(folder: Path, *names: str) -> str:
+    """What the first of some files that is there holds."""
+    return next(filter(None, (_read(folder / name).strip() for name in names)), "")
+
+
 def _cached(folder: Path) -> int:
-    for line in _read(folder / "memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "inactive_file":
-            return int(value)
-    return 0
+    lines = (line.partition(" ") for line in _read(folder / "memory.stat").splitlines())
+    counts = {name: value for name, _, value in lines}
+    # Version 1 counts the groups below apart; they are within the limit as well.
+    return int(counts.get("total_inactive_file") or counts.get("inactive_file") or 0)
 
 
 def _read(path: Path) -> str:

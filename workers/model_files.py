@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glob import escape
 from pathlib import Path
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -38,7 +39,7 @@ def weight_files(path: Path) -> list[Path]:
     """
     if path.suffix == ".xml":
         return [path, path.with_suffix(".bin")]
-    return sorted(part for part in path.parent.glob(f"{path.name}*") if part.is_file())
+    return sorted(part for part in path.parent.glob(f"{escape(path.name)}*") if part.is_file())
 
 
 def weight_bytes(path: Path) -> int:

@@ -102,7 +102,12 @@ def _model_folders(root: Path, problems: list[Problem]) -> Iterator[Path]:
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if entry.is_dir():
+        try:
+            is_folder = entry.is_dir()
+        except OSError as error:  # a link into a folder that this user may not enter, say
+            problems.append(Problem(entry.name, str(error)))
+            continue
+        if is_folder:
             yield entry
         elif entry.suffix in _SUFFIXES:
             home = f"{entry.stem}/1/model{entry.suffix}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workers.batches import ItemRunner
-from workers.runtimes.base import RunError, Session
+from workers.runtimes.base import Session
 
 Key = tuple[str, str]
 """A model's name and a variant's."""
@@ -17,14 +17,14 @@ class Resident:
     """A variant that is served, in memory or not.
 
     Attributes:
-        load: Loads it; None when that fails.
+        load: Loads it; raises `RunError` when that fails.
         batched: As in the model's signature.
         size_bytes: The memory that it counts for: the size of its files.
         pinned: True when it never leaves memory.
         session: What runs it, or None while it is out of memory.
     """
 
-    load: Callable[[], Session | None]
+    load: Callable[[], Session]
     batched: bool
     size_bytes: int
     pinned: bool
@@ -75,12 +75,9 @@ class Residency:
         runner = self._runners.get(key)
         if runner is not None:
             return runner
-        session = resident.load()
-        if session is None:
-            raise RunError(f"{'/'.join(key)} could not be loaded again; see the box's problems")
-        resident.session = session
-        self._runners[key] = runner = ItemRunner(session, resident.batched)
-        self._make_room(key)
+        self._make_room(key)  # before, for there may not be room for both
+        resident.session = resident.load()
+        self._runners[key] = runner = ItemRunner(resident.session, resident.batched)
         self._tell(key, True)
         return runner
 
@@ -98,7 +95,7 @@ class Residency:
     def _make_room(self, newest: Key) -> None:
         if self._budget_bytes is None:
             return
-        loaded = [key for key in self._residents if key in self._runners]
+        loaded = [key for key in self._residents if key in self._runners or key == newest]
         excess = sum(self._residents[key].size_bytes for key in loaded) - self._budget_bytes
         for key in loaded:
             if excess <= 0:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from workers.case import Case
 from workers.choice import Choice, RuntimeProblem, best_runtime, has_lost
+from workers.fingerprint import Fingerprint
 from workers.judging import Answers, Judge, batch_limit
 from workers.loading import Loader, Surroundings, spell
 from workers.model import Model, Variant
@@ -21,6 +22,9 @@ Note = Callable[[int, str], None]
 """Told how many runtimes are through with a variant, and what is happening."""
 
 Profiles = Mapping[str, Profile]
+
+_SHORTAGES = (MemoryError, OSError)
+"""Of items too big to draw, or a disk that fails; one variant must not lose the others."""
 
 _STATEFUL = (
     "served one item at a time: it keeps values between runs, and each run begins with the "
@@ -89,7 +93,14 @@ class RuntimeTrials:
             The winner, or None when no runtime can serve the variant yet; the problems say why.
         """
         case = Case(model, variant)
-        candidates = self.candidates(model, variant)
+        try:
+            return self._choose(case, note)
+        except _SHORTAGES as error:
+            self._loader.report(case, "*", f"could not be tried: {spell(error)}")
+            return None
+
+    def _choose(self, case: Case, note: Note) -> Choice | None:
+        candidates = self.candidates(case.model, case.variant)
         if not candidates:
             self._loader.report(case, "*", self._why_none(case))
             return None
@@ -117,6 +128,15 @@ class RuntimeTrials:
             The new choice, or None when the incumbent stays.
         """
         case = Case(model, variant)
+        try:
+            return self._challenge(case, runtime, incumbent, note)
+        except _SHORTAGES as error:
+            self._loader.report(case, runtime.name, f"could not be tried: {spell(error)}")
+            return None
+
+    def _challenge(
+        self, case: Case, runtime: Runtime, incumbent: Choice | None, note: Note
+    ) -> Choice | None:
         if not self._loader.build(
             runtime, case, lambda text: note(0, f"{case.label}: {runtime.name}, {text}")
         ):
@@ -124,10 +144,11 @@ class RuntimeTrials:
         rivals = {} if incumbent is None else {incumbent.runtime: incumbent.profile}
         judge, stored = self._judge(case), self._stored([runtime], case).get(runtime.name)
         reference = self._reference(case, judge)
+        of = self._loader.fingerprints[runtime.name]
         tried = self._try(runtime, case, judge, reference, stored, rivals, partial(note, 0))
         if tried is None:
             return None
-        self._keep(runtime, case, tried.profile)
+        self._keep(runtime, case, tried.profile, of)
         if best_runtime({**rivals, runtime.name: tried.profile}) != runtime.name:
             tried.session.close()
             return None
@@ -139,7 +160,8 @@ class RuntimeTrials:
 
     def keep(self, model: Model, variant: Variant, choice: Choice) -> None:
         """Store what was measured of a choice since it was made."""
-        self._keep(self._runtimes[choice.runtime], Case(model, variant), choice.profile)
+        of = self._loader.fingerprints[choice.runtime]
+        self._keep(self._runtimes[choice.runtime], Case(model, variant), choice.profile, of)
 
     def reload(self, model: Model, variant: Variant, runtime: str) -> Session | None:
         """Load once more what was chosen before; None, with a problem, if that fails."""
@@ -164,6 +186,7 @@ class RuntimeTrials:
         tried: dict[str, _Tried] = {}
         judge = self._judge(case)
         reference = self._reference(case, judge)
+        before = dict(self._loader.fingerprints)
         for done, runtime in enumerate(candidates):
             rivals = {name: outcome.profile for name, outcome in tried.items()}
             stored = known.get(runtime.name)
@@ -172,7 +195,7 @@ class RuntimeTrials:
             if outcome is not None:
                 reference = reference or outcome.answers
                 tried[runtime.name] = outcome
-                self._keep(runtime, case, outcome.profile)
+                self._keep(runtime, case, outcome.profile, before[runtime.name])
         note(len(candidates), f"{case.label}: done")
         return _keep_best(tried)
 
@@ -263,11 +286,14 @@ class RuntimeTrials:
         found = {r.name: self._around.store.get(of[r.name], key) for r in candidates}
         return {name: profile for name, profile in found.items() if profile is not None}
 
-    def _keep(self, runtime: Runtime, case: Case, profile: Profile) -> None:
+    def _keep(self, runtime: Runtime, case: Case, profile: Profile, of: Fingerprint) -> None:
+        """Store what was measured, or known, of a device that is set as it was at the start."""
         if profile.rejected is not None:
             self._loader.report(case, runtime.name, f"rejected: {profile.rejected}")
         self._tell_limit(runtime, case, profile)
-        key, of = case.key(self._around.max_batch), self._loader.fingerprints[runtime.name]
+        if of != self._loader.fingerprints[runtime.name]:
+            return  # `choose` is due again, and is not to find a mixture
+        key = case.key(self._around.max_batch)
         try:
             self._around.store.put(of, key, case.model.name, case.variant.name, profile)
         except OSError as error:

@@ -59,10 +59,9 @@ def record_file(state_dir: Path) -> Path:
 def read_record(state_dir: Path) -> Record | None:
     """What was left there; None where nothing is up."""
     try:
-        content = json.loads(record_file(state_dir).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        record = Record(**json.loads(record_file(state_dir).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):  # none, or what a lost write has left
         return None
-    record = Record(**content)
     return record if record.pid is None or record.process() is not None else None
 
 

@@ -16,7 +16,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from edge_agent.cloud import application
 from edge_agent.cloud.config import CloudConfig, CloudDevice, load_cloud_config
-from edge_agent.cloud.record import Record, forget_record, read_record
+from edge_agent.cloud.record import Record, forget_record, read_record, record_file
 from edge_agent.cloud.replica import with_threads
 from scheduler.config import ConfigError, load_config
 
@@ -116,6 +116,13 @@ def test_what_is_up_is_remembered_as_long_as_its_process_lives(tmp_path: Path) -
     record(None, 1.0).write(tmp_path)
     assert read_record(tmp_path) is not None
     forget_record(tmp_path)
+    assert read_record(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["", "\0\0", "[]", "{}"])
+def test_a_record_that_a_lost_write_has_left_is_none(tmp_path: Path, text: str) -> None:
+    record(None, 1.0).write(tmp_path)
+    record_file(tmp_path).write_text(text)
     assert read_record(tmp_path) is None
 
 

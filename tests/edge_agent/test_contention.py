@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from edge_agent import contention
 from edge_agent.contention import load_slowdown, measure_slowdown, store_slowdown
 
 
@@ -47,10 +49,46 @@ def test_a_device_that_serves_nothing_says_nothing():
 def test_a_measurement_is_kept_for_the_same_devices(tmp_path):
     path = tmp_path / "contention.json"
     devices = {"cpu:0": "openvino 1", "gpu:0": "openvino 1"}
-    store_slowdown(path, devices, {"cpu:0": {"gpu:0": 1.1}})
+    measured = {"cpu:0": {"gpu:0": 1.1}, "gpu:0": {"cpu:0": 1.2}}
+    store_slowdown(path, devices, measured)
 
-    assert load_slowdown(path, devices) == {"cpu:0": {"gpu:0": 1.1}}
+    assert load_slowdown(path, devices) == measured
     assert load_slowdown(path, {**devices, "gpu:0": "openvino 2"}) is None
+
+
+@pytest.mark.parametrize("measured", [{}, {"cpu:0": {"gpu:0": 1.1}}])
+def test_a_device_that_served_nothing_yet_is_measured_again(tmp_path, measured):
+    path = tmp_path / "contention.json"
+    devices = {"cpu:0": "openvino 1", "gpu:0": "openvino 1"}
+    store_slowdown(path, devices, measured)
+
+    assert load_slowdown(path, devices) is None
+
+
+class Worker:
+    """Answers as an actor's handle does, through `ray.get` as it is here: the identity."""
+
+    def __init__(self) -> None:
+        self.learned: dict[str, float] = {}
+        self.describe, self.typical_ns, self.occupy, self.learn_contention = (
+            SimpleNamespace(remote=answer)
+            for answer in (
+                lambda: {"device": "openvino 1"},
+                lambda seconds: {"m/a": 1000},
+                lambda seconds: 1,
+                self.learned.update,
+            )
+        )
+
+
+def test_a_disk_that_is_full_keeps_nobody_from_hearing_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("ray.get", lambda answer: answer)
+    workers = {"cpu:0": Worker(), "gpu:0": Worker()}
+
+    contention._tell_slowdown(workers, tmp_path / "no folder/contention.json")
+
+    assert workers["cpu:0"].learned == {"gpu:0": 1.0}
+    assert workers["gpu:0"].learned == {"cpu:0": 1.0}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])

@@ -162,6 +162,12 @@ def test_affinity_hides_cores(intel_box):
     assert probe_tree(intel_box).cpu.cores == ((1, 5), (6,))
 
 
+def test_cores_that_are_switched_off_are_not_used(orin_nano):
+    # As `nvpmodel` leaves them; the mask still has them all.
+    write_tree(orin_nano, {"sys/devices/system/cpu/online": "0-3\n"})
+    assert probe_tree(orin_nano).cpu.usable == (0, 1, 2, 3)
+
+
 @pytest.mark.parametrize(
     "files",
     [
@@ -197,6 +203,12 @@ def test_a_cgroup_of_version_1_without_a_limit(intel_box):
         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
     }
     assert probe_tree(write_tree(intel_box, files)).cpu.quota_cores is None
+
+
+@pytest.mark.parametrize("text", ["max", "", "0 100000", "100000 0", "-1 100000", "100000 ?"])
+def test_a_limit_that_makes_no_sense_is_none(intel_box, text):
+    write_tree(intel_box, {"sys/fs/cgroup/cpu.max": f"{text}\n"})
+    assert probe_tree(intel_box).cpu.quota_cores is None
 
 
 def test_an_unknown_arm_core_is_told_by_its_numbers(orin_nano):
@@ -384,6 +396,19 @@ def test_a_driver_that_does_not_answer_is_a_note_and_one_that_is_absent_is_none(
         ("NVIDIA's driver could not be asked for its GPUs: Insufficient Permissions",)
     )
     assert nvidia_gpus(Absent()) == Found()
+
+
+def test_a_gpu_that_is_lost_leaves_the_others():
+    class OneLost(Nvml):
+        def nvmlDeviceGetHandleByIndex(self, index):
+            if index == 0:
+                raise self.NVMLError("GPU is lost")
+            return super().nvmlDeviceGetHandleByIndex(index)
+
+    found = nvidia_gpus(OneLost())
+
+    assert [gpu.name for gpu in found.accelerators] == ["NVIDIA A100 MIG 0", "NVIDIA A100 MIG 1"]
+    assert found.notes == ("NVIDIA's driver could not describe GPU 0: GPU is lost",)
 
 
 def test_a_box_without_openvino_is_described_and_says_what_is_missing(monkeypatch):

@@ -14,6 +14,7 @@ from onnx import helper
 
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
+from workers import device_host
 from workers.device_host import DeviceHost
 from workers.memory import resident_bytes
 from workers.runtimes import RUNTIMES
@@ -255,6 +256,45 @@ def test_a_changed_power_mode(start, tmp_path):
     texts.clear()
     list(host.prepare(lambda done, total, text: texts.append(text)))
     assert not any("batch 1" in text for text in texts)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["measured", "stored"])
+def test_a_power_mode_that_changes_on_the_way_has_nothing_stored(start, tmp_path, known):
+    root = box(tmp_path / "box")
+    if known:
+        served(start(root))
+        first, *others = sorted((tmp_path / "state/profiles").glob("*.json"))
+        first.unlink()
+        assert others
+    host = start(root)
+    mode = iter(["powersave"])
+
+    def change(done: int, total: int, text: str) -> None:
+        for governor in mode:
+            box(root, governor=governor)
+            assert [host.has_changed() for _ in range(2)] == [False, True]
+
+    list(host.prepare(change))
+    texts: list[str] = []
+    list(host.prepare(lambda done, total, text: texts.append(text)))
+
+    for runtime in CPU_RUNTIMES:
+        assert any(f"{runtime}, batch 1" in text for text in texts)
+
+
+def test_nothing_is_measured_again_while_all_is_due_in_another_power_mode(start, tmp_path):
+    root = box(tmp_path / "box")
+    host = start(root)
+    served(host)
+    store = sorted((tmp_path / "state/profiles").glob("*.json"))
+    box(root, governor="powersave")
+    assert [host.has_changed() for _ in range(2)] == [False, True]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_host, "measure_ladder", lambda *_, **__: {1: (1,)})
+        assert host.measure_again("good", "1") is None
+
+    assert sorted((tmp_path / "state/profiles").glob("*.json")) == store
 
 
 @pytest.mark.skipif("openvino" not in CPU_RUNTIMES, reason="OpenVINO compiles to files")

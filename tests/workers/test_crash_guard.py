@@ -61,9 +61,11 @@ def test_deaths_are_forgotten_after_a_while(tmp_path):
 
     soon = CrashGuard(tmp_path, lambda: 1000 + FORGET_AFTER_S - 1)
     late = CrashGuard(tmp_path, lambda: 1000 + FORGET_AFTER_S + 1)
+    set_back = CrashGuard(tmp_path, lambda: 1000 - FORGET_AFTER_S - 1)
 
     assert soon.verdict("model") is not None
     assert late.verdict("model") is None
+    assert set_back.verdict("model") is None
 
 
 def test_a_file_cut_short_counts_nothing(guard, tmp_path):

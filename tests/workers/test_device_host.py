@@ -15,9 +15,11 @@ from scheduler.core.offers import Offer
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.onnx_models import save
+from workers import device_host
 from workers.batches import Item, ItemRunner
 from workers.device_host import DeviceHost
 from workers.link import offer_from, offer_header
+from workers.loading import Loader
 from workers.reference import reference_answers
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceError, DeviceSpec, RunError
@@ -121,6 +123,24 @@ class TestMeasuredAgain:
         assert offer is not None
         assert offer.latency_ns[1][-1] < 10**9
         assert host.run("relu", "1", xs(1.0))[0]["y"].tolist() == [1, 1, 1]
+        (stored,) = start().prepare()
+        assert stored.latency_ns == offer.latency_ns
+
+    def test_larger_batches_that_do_not_pay_for_a_moment_are_offered_on(
+        self, start, add, tmp_path, monkeypatch
+    ):
+        add("relu", onnx_models.relu())
+        list(start().prepare())
+        say_it_took(tmp_path / "state/profiles", 10**9)
+        host = start()
+        (before,) = host.prepare()
+        monkeypatch.setattr(device_host, "measure_ladder", lambda *_, **__: {1: (1000,)})
+
+        offer = host.measure_again("relu", "1")
+
+        assert max(before.latency_ns) == 4
+        assert offer is not None
+        assert offer.latency_ns == {**before.latency_ns, 1: (1000,)}
         (stored,) = start().prepare()
         assert stored.latency_ns == offer.latency_ns
 
@@ -501,6 +521,29 @@ def test_a_variant_that_the_worker_keeps_dying_of_is_left_out(start, root, add, 
     assert "the worker died 3 times" in problem.reason
 
 
+def test_what_devices_of_a_kind_try_at_the_same_time_is_no_death(root, add, tmp_path, monkeypatch):
+    add("relu", onnx_models.relu())
+    specs = [DeviceSpec(f"cpu:{n}", "cpu", options={"threads": 1}) for n in range(4)]
+    hosts = [DeviceHost(spec, root, tmp_path / "state", 2, QUICK) for spec in specs]
+    waiting = list(hosts)
+    offered: list[str] = []
+    open_session = Loader.open
+
+    def open_beside_others(*arguments):
+        """While one is loading, the next begins."""
+        if waiting:
+            offered.extend(offer.model for offer in waiting.pop().prepare())
+        return open_session(*arguments)
+
+    monkeypatch.setattr(Loader, "open", open_beside_others)
+    offered.extend(offer.model for offer in waiting.pop().prepare())
+
+    assert offered == ["relu"] * 4
+    for host in hosts:
+        assert host.problems == []
+        host.close()
+
+
 def test_a_profile_that_cannot_be_stored_is_a_problem_and_served(start, add, monkeypatch):
     add("relu", onnx_models.relu())
     host = start(CPU_RUNTIMES[0])
@@ -515,6 +558,30 @@ def test_a_profile_that_cannot_be_stored_is_a_problem_and_served(start, add, mon
     reasons = " ".join(problem.reason for problem in host.problems)
     assert "could not be kept: [Errno 28] No space left on device" in reasons
     assert "could not be stored: [Errno 28] No space left on device" in reasons
+
+
+def test_a_folder_that_cannot_be_used_is_a_problem_and_ends_nothing(start, add, tmp_path):
+    add("relu", onnx_models.relu())
+    host = start(CPU_RUNTIMES[0])
+    (tmp_path / "state/compiled/box.key").unlink()
+    (tmp_path / "state/compiled").rmdir()
+    (tmp_path / "state/compiled").touch()
+
+    assert list(host.prepare()) == []
+    (problem,) = host.problems
+    assert "the folder for what it compiles cannot be used: [Errno 20]" in problem.reason
+
+
+def test_an_item_too_big_for_memory_leaves_the_other_models(start, add):
+    add("huge", onnx_models.relu(width=10**14))
+    add("relu", onnx_models.relu())
+    host = start()
+
+    assert [offer.model for offer in host.prepare()] == ["relu"]
+    (problem,) = host.problems
+    assert (problem.model, problem.runtime) == ("huge", "*")
+    assert "could not be tried: " in problem.reason
+    assert "Unable to allocate" in problem.reason
 
 
 def test_a_device_can_be_kept_busy_and_timed(start, add):

@@ -13,7 +13,7 @@ from workers.batches import Item
 from workers.device_host import DeviceHost
 from workers.model import Variant
 from workers.runtimes import openvino as openvino_runtime
-from workers.runtimes.base import DeviceSpec, ModelLoadError
+from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError
 from workers.runtimes.openvino import OpenVino, plugin_config
 from workers.runtimes.openvino_graph import fix_shapes, read_graph
 
@@ -106,6 +106,36 @@ def test_streams_run_items_side_by_side_that_cannot_share_a_batch(start, add):
         outputs = session.run({"x": x[:count]})
         np.testing.assert_array_equal(outputs["y"], np.maximum(x[:count].reshape(count, 6), 0))
     session.close()
+
+
+class Counted:
+    """An infer request that says when it was waited for, and fails then if it is to."""
+
+    def __init__(self, request, fails):
+        self._request, self._fails = request, fails
+        self.waited = 0
+
+    def __getattr__(self, name):
+        return getattr(self._request, name)
+
+    def wait(self):
+        self._request.wait()
+        self.waited += 1
+        if self._fails:
+            raise RuntimeError("bad item")
+
+
+def test_no_stream_runs_on_when_an_item_beside_it_has_failed(start, add):
+    add("stuck", onnx_models.resists_reshaping(), "max_batch: 8\nvariants: {a: {file: model.onnx}}")
+    device = DeviceSpec("cpu:0", "cpu", runtimes=("openvino",), options={"streams": 3})
+    model = start(device).repository.models["stuck"]
+    session = OpenVino().load(model, model.variants[0], device, Path("/nonexistent"))
+    session._requests = [Counted(r, i == 0) for i, r in enumerate(session._requests)]
+
+    with pytest.raises(RunError, match="bad item"):
+        session.run({"x": np.zeros((3, 2, 3), np.float32)})
+
+    assert all(request.waited for request in session._requests)
 
 
 def variant(precision) -> Variant:

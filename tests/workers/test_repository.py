@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scheduler.core.signature import Signature, TensorSpec
 from tests.workers import onnx_models
 from tests.workers.onnx_models import save
 from workers.model import CacheRules, NearRules, Tolerance
+from workers.model_files import weight_bytes
 from workers.repository import RepositoryError, load_repository
 
 ONE_VARIANT = "variants: {fp32: {file: model.onnx}}\n"
@@ -131,6 +133,32 @@ def test_a_digest_follows_the_bytes_of_the_model_and_of_its_external_weights(roo
     assert len({model.digest for model in (first, second, third)}) == 3
     assert load("relu") == third
     assert len(third.variants[0].digest) == 32
+
+
+def test_a_file_with_brackets_in_its_name_has_a_digest_of_its_own(root, add, load):
+    file = add("relu", onnx_models.relu(), "variants: {fp32: {file: 'relu[3].onnx'}}\n")
+    named = file.rename(file.with_name("relu[3].onnx"))
+    first = load("relu")
+    save(onnx_models.relu(width=4), named)
+
+    assert weight_bytes(named) == named.stat().st_size
+    assert load("relu").variants[0].digest != first.variants[0].digest
+
+
+def test_a_folder_that_may_not_be_looked_at_leaves_the_others(root, add, monkeypatch):
+    add("good", onnx_models.relu())
+    (root / "barred").mkdir()
+    is_dir = Path.is_dir
+
+    def look(path):
+        if path.name == "barred":
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", look)
+
+    assert "Permission denied" in reason_of(root, "barred")
+    assert list(load_repository(root).models) == ["good"]
 
 
 def test_a_bad_model_leaves_the_others_alone(root, add):

@@ -375,6 +375,19 @@ def test_only_what_lasts_two_looks_changes_the_state(orin_nano):
     ]
 
 
+def test_looks_that_differ_from_each_other_change_nothing(orin_nano):
+    write(orin_nano, cooler(3, "gpu-balanced", 0))
+    watch = DeviceWatch(TegraGpuProbe(orin_nano))
+
+    for first, second in ((1, 0), (0, 1), (1, 1), (1, 0)):
+        write(orin_nano, cooler(2, "devfreq-17000000.gpu", first))
+        write(orin_nano, cooler(3, "gpu-balanced", second))
+        assert not watch.look()
+
+    assert watch.look()
+    assert watch.state.throttled == "thermal: devfreq-17000000.gpu"
+
+
 def test_a_look_is_cheap():
     probe = probe_for(CPU)
     probe.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -145,13 +146,21 @@ class OpenVinoSession:
         """Run each item on a stream of its own, as many at once as there are streams."""
         rows: list[dict[str, Array]] = []
         for first in range(0, count, len(self._requests)):
-            busy, shared = [], []
-            for request, index in zip(self._requests, range(first, count), strict=False):
-                item = {name: array[index : index + 1] for name, array in inputs.items()}
-                shared.append(self._bind(request, item))
-                request.start_async()
-                busy.append(request)
-            rows += [self._finished(request) for request in busy]
+            busy: list[Any] = []
+            shared = []
+            try:
+                for request, index in zip(self._requests, range(first, count), strict=False):
+                    item = {name: array[index : index + 1] for name, array in inputs.items()}
+                    shared.append(self._bind(request, item))
+                    request.start_async()
+                    busy.append(request)
+                rows += [self._finished(request) for request in busy]
+            except Exception:
+                # The others still read memory that is freed now, and could not be bound again.
+                for request in busy:
+                    with contextlib.suppress(Exception):
+                        request.wait()
+                raise
         return {name: np.concatenate([row[name] for row in rows]) for name in self._outputs}
 
     def _finished(self, request: Any) -> dict[str, Array]:

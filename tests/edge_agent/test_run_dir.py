@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from edge_agent.run_dir import make_run_dir
+
+HOLDS = """
+import sys
+from edge_agent.run_dir import make_run_dir
+print(make_run_dir(), flush=True)
+sys.stdin.read()
+"""
+GONE_PID = 2**22 + 1
+"""Above the kernel's largest."""
+
+
+@pytest.fixture(autouse=True)
+def tmp(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def test_what_a_run_that_was_killed_has_left_is_removed_whoever_has_its_number(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLDS], stdin=-1, stdout=-1, text=True)
+    with process:
+        assert process.stdout is not None
+        left = Path(process.stdout.readline().strip())
+        process.kill()
+    # In a container that is started again, the next agent has the number of the one before.
+    left = left.rename(left.with_name(f"laxity-run-{os.getpid()}-left"))
+
+    made = make_run_dir()
+
+    assert sorted(tmp_path.iterdir()) == [made]
+    assert left != made
+
+
+def test_what_a_run_elsewhere_uses_is_left_alone_though_its_number_is_nobodys_here(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLDS], stdin=-1, stdout=-1, text=True)
+    with process:
+        assert process.stdout is not None
+        used = Path(process.stdout.readline().strip())
+        used = used.rename(used.with_name(f"laxity-run-{GONE_PID}-used"))
+
+        made = make_run_dir()
+
+        assert sorted(tmp_path.iterdir()) == sorted([made, used])
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_a_folder_without_a_lock_goes_by_its_number(tmp_path):
+    (tmp_path / f"laxity-run-{GONE_PID}-old").mkdir()
+    being_made = tmp_path / f"laxity-run-{os.getpid()}-new"
+    being_made.mkdir()
+
+    made = make_run_dir()
+
+    assert sorted(tmp_path.iterdir()) == sorted([made, being_made])

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler.wire import Body, FrameLimits, FrameReader, Header, pack_tensors
+from scheduler.wire import encode as frame
+from workers import link
+from workers.link import LINK_LIMITS, LinkServer, results_from
+
+LATER_NS = 2**62
+
+
+class Doubles:
+    """A host whose answer to `x` is twice `x`, once it may."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+
+    def run(self, model: str, variant: str, items: list[Any]) -> list[Any]:
+        self.go.wait(10)
+        return [{"y": np.repeat(item["x"], 2)} for item in items]
+
+
+class Scheduler:
+    """The other end, which sends and hears one message at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.peer.settimeout(10)
+        self.peer.connect(str(path))
+        self._reader = FrameReader(LINK_LIMITS)
+        self._heard: list[tuple[Header, Body | None]] = []
+
+    def run(self, run_id: int, *rows: list[float]) -> None:
+        arrays = [np.array(row, np.float32) for row in rows]
+        specs = pack_tensors({"x": arrays[0]})[0]
+        bodies = [array.tobytes().ljust(64, b"\0") for array in arrays]
+        about = {"model": "m", "variant": "v", "latest_start_ns": LATER_NS}
+        header = {"t": "run", "id": run_id, **about, "count": len(rows), "in": specs}
+        self.peer.sendall(b"".join(frame(header, bodies)))
+
+    def cancel(self, run_id: int) -> None:
+        self.peer.sendall(b"".join(frame({"t": "cancel", "id": run_id})))
+
+    def hear(self) -> tuple[Header, Body | None]:
+        while not self._heard:
+            count = self.peer.recv_into(self._reader.get_buffer())
+            assert count, "the worker hung up"
+            self._heard += self._reader.advance(count)
+        return self._heard.pop(0)
+
+
+@pytest.fixture
+def host() -> Doubles:
+    return Doubles()
+
+
+@pytest.fixture
+def server(tmp_path: Path, host: Doubles) -> LinkServer:
+    made = LinkServer(tmp_path / "worker.sock", host)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    return made
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path, server: LinkServer) -> Iterator[Scheduler]:
+    made = Scheduler(tmp_path / "worker.sock")
+    yield made
+    made.peer.close()
+
+
+def test_what_is_cancelled_before_it_begins_is_not_run(scheduler, host, server):
+    host.go.clear()
+    scheduler.run(1, [1.0])
+    scheduler.run(2, [2.0])
+    scheduler.cancel(2)
+    host.go.set()
+
+    assert scheduler.hear()[0]["t"] == "done"
+    header, _ = scheduler.hear()
+    assert (header["t"], header["id"]) == ("not_run", 2)
+    assert not server._cancelled
+
+
+def test_nothing_is_kept_of_a_cancellation_that_comes_too_late(scheduler, server):
+    for run_id in range(5):
+        scheduler.run(run_id, [1.0])
+        assert scheduler.hear()[0]["id"] == run_id
+        scheduler.cancel(run_id)
+    scheduler.run(5, [1.0])
+    assert scheduler.hear()[0]["t"] == "done"
+
+    assert not server._cancelled
+
+
+def test_an_answer_too_large_for_a_message_fails_alone(scheduler, monkeypatch):
+    monkeypatch.setattr(link, "LINK_LIMITS", FrameLimits(4 << 20, 100))
+    scheduler.run(1, [1.0, 2.0], [3.0, 4.0])
+    header, body = scheduler.hear()
+
+    answer, refused = results_from(header, body, 2)
+    assert not isinstance(answer, str)
+    specs, packed = answer
+    assert specs == [["y", "float32", [4]]]
+    assert np.frombuffer(packed, np.float32).tolist() == [1, 1, 2, 2]
+    assert "more than a message" in refused
+
+    scheduler.run(2, [1.0])
+    assert scheduler.hear()[0]["errors"] == []
