@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.agreement import disagreement
-from workers.batches import ItemRunner
+from workers.batches import Item, ItemRunner
 from workers.model import Model, Tolerance
 from workers.profiling import Effort, Ladder, measure_ladder
 from workers.runtimes.base import Session, one_line
 from workers.sampling import sample_items
 
-Item = dict[str, npt.NDArray[Any]]
 Answers = list[Item]
 
 SAMPLES = 4

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
-from workers.batches import ItemRunner
+from workers.batches import Item, ItemRunner
+from workers.judging import Answers
 from workers.model import Model, Variant
 from workers.runtimes.base import DeviceSpec, ModelLoadError, Runtime, one_line
 from workers.runtimes.onnxruntime import OnnxRuntime
 from workers.runtimes.openvino import OpenVino
-
-Item = dict[str, npt.NDArray[Any]]
-Answers = list[Item]
 
 
 def reference_runtimes(device: DeviceSpec) -> tuple[Runtime, ...]:
