@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from workers.control_group import own_groups
+from workers.kernel_files import text_of
 
 _ISA_OF_INTEREST = (
     *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
@@ -104,7 +106,7 @@ def _model_name(info: dict[str, str]) -> str:
 
 def _allowed_cpus(root: Path) -> list[int]:
     """Those of the affinity mask, which may name CPUs that are switched off or don't exist."""
-    present = _cpu_list(_text(root / "sys/devices/system/cpu/online"))
+    present = _cpu_list(text_of(root / "sys/devices/system/cpu/online") or "")
     for line in (root / "proc/self/status").read_text("utf-8").splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
@@ -128,7 +130,7 @@ def _physical_cores(root: Path, allowed: list[int]) -> tuple[tuple[int, ...], ..
     for cpu in allowed:
         siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         # Some containers hide the topology: each CPU then counts as a core.
-        key = _text(siblings) or str(cpu)
+        key = text_of(siblings) or str(cpu)
         groups.setdefault(key, []).append(cpu)
     return tuple(tuple(group) for group in groups.values())
 
@@ -144,35 +146,18 @@ def _first_threads(cores: tuple[tuple[int, ...], ...], count: int) -> tuple[tupl
 
 def _quota_cores(root: Path) -> float | None:
     """The tightest CPU limit of this process's control group and of those around it."""
-    quotas = [quota for folder in _cpu_cgroups(root) if (quota := _quota_in(folder)) is not None]
+    quotas = [
+        quota for folder in own_groups(root, "cpu") if (quota := _quota_in(folder)) is not None
+    ]
     return min(quotas, default=None)
 
 
-def _cpu_cgroups(root: Path) -> Iterator[Path]:
-    """This process's control group and those around it, for version 2 and version 1."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        folder = mount / path.lstrip("/")
-        yield folder
-        yield from (parent for parent in folder.parents if parent.is_relative_to(mount))
-
-
 def _quota_in(folder: Path) -> float | None:
-    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    quota, _, period = (text_of(folder / "cpu.max") or "").partition(" ")
     if not quota:
-        quota, period = (_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        quota = text_of(folder / "cpu.cfs_quota_us") or ""
+        period = text_of(folder / "cpu.cfs_period_us") or ""
     # `max`, -1 and what is no number at all set no limit.
     if not quota.isdecimal() or not period.isdecimal() or not int(quota) or not int(period):
         return None
     return int(quota) / int(period)
-
-
-def _text(path: Path) -> str:
-    """A small file's text, empty where there is none: which ones exist differs from box to box."""
-    try:
-        return path.read_text("utf-8", errors="replace").strip()
-    except OSError:
-        return ""

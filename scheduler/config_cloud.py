@@ -8,14 +8,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from scheduler.config_types import ConfigPath, Count, Positive, Seconds, Section, written_as
+from scheduler.config_types import ConfigPath, Cost, Count, Positive, Seconds, Section, written_as
 
 _SCHEMES = {"grpc": 8001, "grpcs": 443, "http": 80, "https": 443}
 """The schemes of a cloud's URL, each with the port that it means."""
 
 _EXAMPLE = "should be like grpcs://infer.example:443, or with grpc://, http:// or https://"
-
-Cost = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 def _server_url(text: str) -> str:

@@ -56,6 +56,7 @@ ConfigPath = Annotated[Path, AfterValidator(_absolute)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Seconds = Positive
+Cost = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 def _door_address(value: object) -> Address:

@@ -1,14 +1,18 @@
-"""Control groups of version 2, where this box lets us make them.
+"""Control groups: those that this process is in, and those that this box lets us make.
 
-The rules are those of the kernel's cgroup-v2.rst: a group hands controllers on to its children
-only while it holds no process itself, so the agent moves into a leaf before it hands any on. Under
-systemd that needs `Delegate=yes`, and in a container a writable `/sys/fs/cgroup`.
+The latter are of version 2. The rules are those of the kernel's cgroup-v2.rst: a group hands
+controllers on to its children only while it holds no process itself, so the agent moves into a leaf
+before it hands any on. Under systemd that needs `Delegate=yes`, and in a container a writable
+`/sys/fs/cgroup`.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from workers.kernel_files import text_of
 
 _LEAF = "laxity-agent"
 
@@ -66,6 +70,23 @@ def join_group(name: str, memory_bytes: int, root: Path = Path("/")) -> Path:
     except OSError as error:
         raise ControlGroupError(f"no control group: {error}") from error
     return own
+
+
+def own_groups(root: Path, controller: str) -> Iterator[Path]:
+    """This process's groups with a controller, of both versions, and those around them.
+
+    Args:
+        root: Where `/proc` and `/sys` are found.
+        controller: Such as `cpu`; a group of version 2 may lack its files.
+    """
+    for line in (text_of(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / (controller if controllers else "")
+        folder = mount / path.lstrip("/")
+        yield folder
+        yield from (parent for parent in folder.parents if parent.is_relative_to(mount))
 
 
 def _own_group(root: Path) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import xxhash
 
+from workers.kernel_files import text_of
 from workers.runtimes.base import DeviceSpec, Runtime
 
 Fingerprint = dict[str, str]
@@ -56,17 +57,9 @@ def fingerprint_id(of: Fingerprint) -> str:
 
 def processor_name(root: Path = Path("/")) -> str:
     """The CPU's model name, or the board's where the kernel gives no CPU name (ARM)."""
-    for line in _read(root / "proc/cpuinfo").splitlines():
+    for line in (text_of(root / "proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
             return value.strip()
-    board = _read(root / "proc/device-tree/model").strip("\x00 \n")
+    board = text_of(root / "proc/device-tree/model")
     return board or platform.processor() or platform.machine()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        # Which of these files exist differs from box to box.
-        return ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
+from workers.control_group import own_groups
+from workers.kernel_files import text_of
 from workers.model_files import weight_bytes
 
 _SHORTAGES = ("bad_alloc", "bad allocation", "MemoryError", "MemoryAllocation", "out of memory")
@@ -19,7 +20,9 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     `memory.limit_in_bytes`, `memory.usage_in_bytes`). Files that the group has cached count as
     left, for the kernel drops them first.
     """
-    limits = [left for folder in _own_groups(root) if (left := _left_in(folder)) is not None]
+    limits = [
+        left for folder in own_groups(root, "memory") if (left := _left_in(folder)) is not None
+    ]
     available = _meminfo(root)
     if available is not None:
         limits.append(available)
@@ -28,7 +31,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 def resident_bytes(root: Path = Path("/")) -> int:
     """The main memory that this process takes now, in bytes; 0 where the kernel does not say."""
-    for line in _read(root / "proc/self/status").splitlines():
+    for line in (text_of(root / "proc/self/status") or "").splitlines():
         name, _, value = line.partition(":")
         if name == "VmRSS":
             return int(value.split()[0]) * 1024
@@ -69,23 +72,11 @@ def name_shortage(path: Path, reason: str) -> str:
 
 
 def _meminfo(root: Path) -> int | None:
-    for line in _read(root / "proc/meminfo").splitlines():
+    for line in (text_of(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     return None
-
-
-def _own_groups(root: Path) -> Iterator[Path]:
-    """This process's control groups that count memory, and those around them."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number != "0" and "memory" not in controllers.split(","):
-            continue
-        mount = root / "sys/fs/cgroup" / ("" if number == "0" else "memory")
-        folder = mount / path.lstrip("/")
-        yield folder
-        yield from (parent for parent in folder.parents if parent.is_relative_to(mount))
 
 
 def _left_in(folder: Path) -> int | None:
@@ -98,19 +89,11 @@ def _left_in(folder: Path) -> int | None:
 
 def _first(folder: Path, *names: str) -> str:
     """What the first of some files that is there holds."""
-    return next(filter(None, (_read(folder / name).strip() for name in names)), "")
+    return next(filter(None, (text_of(folder / name) for name in names)), "")
 
 
 def _cached(folder: Path) -> int:
-    lines = (line.partition(" ") for line in _read(folder / "memory.stat").splitlines())
+    lines = (line.partition(" ") for line in (text_of(folder / "memory.stat") or "").splitlines())
     counts = {name: value for name, _, value in lines}
     # Version 1 counts the groups below apart; they are within the limit as well.
     return int(counts.get("total_inactive_file") or counts.get("inactive_file") or 0)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        # Which of these files exist differs from box to box.
-        return ""

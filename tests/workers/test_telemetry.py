@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 
 from workers.device_watch import DeviceWatch, state_of
+from workers.kernel_files import number_of
 from workers.runtimes.base import DeviceSpec
 from workers.telemetry import NvmlProbe, Reading, probe_for
 from workers.telemetry.cpu import CpuProbe
 from workers.telemetry.intel import IntelGpuProbe, IntelNpuProbe
 from workers.telemetry.nvidia import nvml_probe
-from workers.telemetry.reading import Rate, number_of
+from workers.telemetry.reading import Rate
 from workers.telemetry.tegra import TegraGpuProbe, over_current_events, rails
 
 Files = dict[str, str]

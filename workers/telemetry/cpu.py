@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from workers.kernel_files import number_of, text_of
 from workers.telemetry.reading import (
     ClockNs,
     Rate,
     Reading,
     cooled_by_slowing,
     hottest,
-    number_of,
-    text_of,
 )
 from workers.telemetry.tegra import WattMeter, nvp_model
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from workers.telemetry.reading import ClockNs, Rate, Reading, hottest, number_of, text_of
+from workers.kernel_files import number_of, text_of
+from workers.telemetry.reading import ClockNs, Rate, Reading, hottest
 
 _INTEL = "0x8086"
 

@@ -1,4 +1,4 @@
-"""What is read of a device, and the reading of small kernel files."""
+"""What is read of a device."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from workers.kernel_files import number_of, text_of
 
 ClockNs = Callable[[], int]
 
@@ -67,23 +69,6 @@ class Rate:
                 return None
             rise += self._wraps_at
         return rise / ((now_ns - before[0]) / 1e9)
-
-
-def text_of(path: Path) -> str | None:
-    """A small file's text without its end of line, or None where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip("\0 \n")
-    except OSError:
-        return None
-
-
-def number_of(path: Path) -> int | None:
-    """The whole number in a file, or None."""
-    text = text_of(path)
-    try:
-        return int(text) if text else None
-    except ValueError:
-        return None
 
 
 def thermal_zones(root: Path) -> Iterator[tuple[str, float]]:

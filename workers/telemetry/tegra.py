@@ -12,13 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from workers.kernel_files import number_of, text_of
 from workers.telemetry.reading import (
     ClockNs,
     Reading,
     cooled_by_slowing,
     hottest,
-    number_of,
-    text_of,
 )
 
 _LOADS = (
