@@ -15,7 +15,7 @@ from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.cloud.endpoint import RemoteModel, RemoteTensor
 from scheduler.daemon.cloud.tensors import agreed
 from scheduler.daemon.doubts import IDLE_NS, Doubts
-from tests.daemon.cloud.boxes import CARD, box_of, numbers
+from tests.daemon.cloud.boxes import CARD, Box, box_of, numbers
 from tests.daemon.cloud.far_server import far_server, good
 
 
@@ -205,6 +205,11 @@ async def slowly(request: Any, context: Any) -> Any:
     return await good(request, context)
 
 
+def is_measured(box: Box) -> bool:
+    measuring = box.link._measuring
+    return measuring is not None and measuring.done()
+
+
 def test_a_server_that_was_slow_when_it_was_measured_is_measured_again(tmp_path: Path):
     async def run() -> None:
         async with far_server() as far:
@@ -216,14 +221,14 @@ def test_a_server_that_was_slow_when_it_was_measured_is_measured_again(tmp_path:
                 await asyncio.sleep(IDLE_NS / 1e9)
                 assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
                 await box.until(lambda: len(far.asked) == measured + 1)
-                await asyncio.sleep(0.5)
+                await box.until(lambda: is_measured(box))
                 assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
                 assert len(far.asked) == measured + 1, "it is slow, and that was asked but now"
                 far.behaviour = good
                 box.driver._doubts = Doubts()
                 assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
                 await box.until(lambda: len(far.asked) >= measured + 4)
-                await asyncio.sleep(0.1)
+                await box.until(lambda: is_measured(box))
                 assert numbers(await box.ask(3.0, deadline_ms=200)) == [6.0] * 4
 
     asyncio.run(run())
