@@ -30,7 +30,12 @@ def worker_arguments(config: Config, device: DeviceConfig, link: Path) -> Worker
 
 def device_spec(device: DeviceConfig) -> DeviceSpec:
     """A configured device as its worker knows it."""
-    limits = Limits(device.nice, _bytes(device.memory_mb), _bytes(device.model_memory_mb))
+    limits = Limits(
+        device.nice,
+        _bytes(device.memory_mb),
+        _bytes(device.model_memory_mb),
+        device.stuck_after_s,
+    )
     return DeviceSpec(
         device.id, device.kind, device.cores, device.runtimes, dict(device.options), limits
     )

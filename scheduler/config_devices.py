@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from scheduler.config_types import Count, Section, written_as
+from scheduler.config_types import Count, Seconds, Section, written_as
 
 DeviceId = Annotated[
     str, written_as(r"(cpu|gpu|npu):\d+", "a kind and a number, like cpu:0, gpu:0 or npu:1")
@@ -48,6 +48,10 @@ class DeviceConfig(Section):
     model_memory_mb: Count | None = None
     """The most memory for loaded models, in 10^6 bytes; beyond it, the least recently used leave,
     and are loaded again when they are asked for. None keeps all loaded."""
+
+    stuck_after_s: Seconds | None = 30.0
+    """A batch that runs for longer, and for 20 times what it was measured to take, is taken for
+    stuck: its worker is ended and started anew, in seconds. None waits for ever."""
 
     @property
     def kind(self) -> Literal["cpu", "gpu", "npu"]:

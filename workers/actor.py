@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import queue
 import threading
@@ -25,6 +26,9 @@ from workers.residency import Key
 from workers.runtimes.base import DeviceSpec
 from workers.runtimes.emulated import link_of
 from workers.runtimes.emulated_link import EmulatedLink
+
+LOOK_FOR_STUCK_S = 0.5
+LAST_WORDS_S = 2.0
 
 
 class WorkerProcess:
@@ -69,6 +73,7 @@ class WorkerProcess:
         self._start("serve", self._link.serve_forever)
         self._start("prepare", self._prepare_when_due)
         self._start("watch", self._watch)
+        self._start("stuck", self._end_when_stuck)
 
     def describe(self) -> dict[str, Any]:
         """The process and what the device can use."""
@@ -124,6 +129,18 @@ class WorkerProcess:
             if self._host.has_changed():
                 self._prepare_anew()
             self._say_telemetry()
+
+    def _end_when_stuck(self) -> None:
+        """Ends the process once a batch is stuck: a library that hangs lets nobody else in."""
+        before, stuck = None, self._host.stuck()
+        while before is None or stuck is None:  # twice: a process that was stopped looks so once
+            time.sleep(LOOK_FOR_STUCK_S)
+            before, stuck = stuck, self._host.stuck()
+        faulthandler.dump_traceback()  # where it hangs, for the log
+        # Should saying so hang as well.
+        faulthandler.dump_traceback_later(LAST_WORDS_S, exit=True)
+        self._link.say("ending", {"t": "ending", "reason": stuck})
+        os._exit(1)
 
     def _say_offer(self, offer: Offer) -> None:
         self._link.say(f"offer {offer.model}/{offer.variant}", offer_header(offer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -30,6 +31,7 @@ from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
 from workers.runtimes.base import DeviceSpec, RunError, Runtime, Session
 from workers.sampling import sample_items
+from workers.stuck import StuckWatch
 from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
 from workers.usable_runtimes import usable_runtimes
@@ -122,6 +124,7 @@ class DeviceHost:
         self._runtimes, self.problems = usable_runtimes(spec)
         self.repository = load_repository(repository_root)
         self._watch = DeviceWatch(probe_for(spec, system_root))
+        self._stuck = StuckWatch(spec.limits.stuck_after_s)
         self._prepared_in = self._watch.state
         around = self._surroundings(state_dir, max_batch, effort, system_root)
         self._cache = around.cache
@@ -220,7 +223,8 @@ class DeviceHost:
             with self._lock:
                 runner = self._residency.runner(key)
                 began_ns = time.perf_counter_ns()
-                runner.run_batch(batch)
+                with self._running(key, size):
+                    runner.run_batch(batch)
                 taken_ns += time.perf_counter_ns() - began_ns
 
         return measure_ladder(run_batch, max_batch, effort=self._effort, clock_ns=lambda: taken_ns)
@@ -249,15 +253,24 @@ class DeviceHost:
         """
         self._pin_thread()
         with self._lock:
+            key = model, variant
             try:
-                runner = self._residency.runner((model, variant))
+                runner = self._residency.runner(key)
             except KeyError:
                 offered = ", ".join(map("/".join, self._residency.keys)) or "nothing yet"
                 message = f"{self.spec.id} does not serve {model}/{variant}; it serves {offered}"
                 raise KeyError(message) from None
             except RunError as error:
                 return [error for _ in items]
-            return runner.run(items)
+            with self._running(key, len(items)):
+                return runner.run(items)
+
+    def _running(self, key: Key, count: int) -> AbstractContextManager[None]:
+        return self._stuck.running(key, count, self._offers[key].latency_ns)
+
+    def stuck(self) -> str | None:
+        """What has run for so long that it will hardly end, in words; loading may take its time."""
+        return self._stuck.verdict()
 
     def occupy(self, seconds: float) -> int:
         """Run what is served, in turn, for some time; how many items that were."""

@@ -10,6 +10,7 @@ docs/decisions/0001-worker-link.md.
                           catalog {models, problems}, offer {...}, progress {done, total, text}
                           done {id, execute_ns, out, errors} + the items' tensors
                           not_run {id, reason}
+                          ending {reason}: why the worker's process is about to end
                           telemetry {reading}
 
 All of a batch's items have the same tensor specs, said once. Times are CLOCK_MONOTONIC, which

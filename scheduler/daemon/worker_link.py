@@ -56,6 +56,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._sizes: dict[int, int] = {}
+        self._ending = ""
 
     async def keep_connected(self) -> None:
         """Connects, and connects again when the worker was lost, until cancelled."""
@@ -74,6 +75,7 @@ class WorkerLink(asyncio.BufferedProtocol):
                 continue
             self._reader = FrameReader(LINK_LIMITS)
             self._sizes.clear()
+            self._ending = ""
             self._lost.clear()
             await loop.create_connection(lambda: self, sock=peer)
             await self._lost.wait()
@@ -144,7 +146,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         """The worker is gone."""
         self._transport = self.pid = None
         self._lost.set()
-        reason = str(exc) if exc else "its process ended"
+        reason = self._ending or str(exc or "its process ended")
         self._listener.on_lost(self.device_id, f"worker of {self.device_id}: {reason}")
 
     def _hear(self, header: Header, body: Body | None) -> None:
@@ -168,5 +170,7 @@ class WorkerLink(asyncio.BufferedProtocol):
                 self._listener.on_progress(
                     self.device_id, header["done"], header["total"], header["text"]
                 )
+            case "ending":
+                self._ending = f"its process was ended: {header['reason']}"
             case "telemetry":
                 self._listener.on_telemetry(self.device_id, header["reading"])

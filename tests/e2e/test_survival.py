@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +23,9 @@ import psutil
 import pytest
 import yaml
 
-from scheduler import Client, RequestEnded, Result
+from scheduler import Client, DeadlineExpired, RequestEnded, Result
 from tests.e2e.running_agent import RunningAgent, marked, processes_of
+from tests.workers.onnx_models import counts, save
 
 X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
 
@@ -119,6 +121,30 @@ def test_a_killed_actor_comes_back_and_every_request_ends_once(
     print(f"{actor} was back after {back_s:.1f} s")
     load.finish()
     assert load.endings["result"] > 0
+
+
+def test_a_batch_that_never_ends_costs_its_device_seconds(models: Path, tmp_path: Path) -> None:
+    own = tmp_path / "models"
+    shutil.copytree(models / "relu", own / "relu")
+    save(counts(), own / "counts/model.onnx")
+    (own / "counts/model.yaml").write_text(
+        "variants: {only: {file: model.onnx}}\nruntimes: [onnxruntime]\n"
+    )
+    agent = RunningAgent(tmp_path, own, devices=[{"id": "cpu:0", "stuck_after_s": 1}])
+    with Client(agent.url) as client:
+        few = client.infer("counts", {"rounds": np.array([3])}, deadline_ms=5_000)
+        assert few["y"].tolist() == [3]
+        with pytest.raises(DeadlineExpired):
+            client.infer("counts", {"rounds": np.array([10**15])}, deadline_ms=200)
+        while True:
+            with contextlib.suppress(RequestEnded):
+                result = client.infer("relu", X, deadline_ms=500)
+                break
+            threading.Event().wait(0.02)
+    agent.end()
+    assert result["y"].tolist() == [0, 0, 2]
+    (lost,) = [line for line in agent.lines if "target lost" in line]
+    assert "a batch of 1 of counts/only has run for" in lost
 
 
 def after(lines: list[str], word: str) -> list[str]:

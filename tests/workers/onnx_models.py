@@ -72,6 +72,23 @@ def slow(width: int = 512, layers: int = 16, keepdims: bool = False) -> onnx.Mod
     return model(nodes, *ends, [weights, shape])
 
 
+def counts() -> onnx.ModelProto:
+    """`y` is how often `rounds` [1] says that 1 is to be added to 0, one after the other."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["goes_on"]),
+            helper.make_node("Add", ["so_far", "one"], ["next"]),
+        ],
+        "body",
+        [tensor("round", "int64", []), tensor("go_on", "bool", []), tensor("so_far", "int64", [1])],
+        [tensor("goes_on", "bool", []), tensor("next", "int64", [1])],
+    )
+    loop = helper.make_node("Loop", ["rounds", "", "zero"], ["y"], body=body)
+    ends = [tensor("rounds", "int64", [1])], [tensor("y", "int64", [1])]
+    constants = [constant(name, np.array([n])) for name, n in (("zero", 0), ("one", 1))]
+    return model([loop], *ends, constants)
+
+
 def passes_on(dtype: str) -> onnx.ModelProto:
     """`y` holds the values of `x` [N, 4] as [N, 2, 2]; of booleans, their negation."""
     ends = [tensor("x", dtype, ["N", 4])], [tensor("y", dtype, ["N", 2, 2])]

@@ -28,11 +28,14 @@ class Limits:
         memory_bytes: The most main memory it may use; None sets no limit.
         model_bytes: The most memory for loaded models; beyond it, the least recently used
             leave. None keeps all loaded.
+        stuck_after_s: A batch that runs for longer than this, and for far longer than it was
+            measured to take, ends the process; None lets it run.
     """
 
     nice: int = 0
     memory_bytes: int | None = None
     model_bytes: int | None = None
+    stuck_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
