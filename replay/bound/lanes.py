@@ -167,7 +167,7 @@ def _table(
     rows = max(0, len(edges) - 1)
     filled = np.bincount(row, minlength=rows)
     column = np.arange(len(row)) - np.repeat(np.cumsum(filled) - filled, filled)
-    shape = rows, int(filled.max(initial=0))
+    shape = rows, int(np.max(filled, initial=0))
     table = np.full(shape, -1)
     table[row, column] = who[entry]
     if np.all(chance == 1.0):

@@ -159,7 +159,8 @@ def _within(columns: _Columns) -> Floats:
 
 def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Timeline | None:
     last_ns = max(
-        int(columns.intended_ns.max(initial=0)), max((each.at_ns for each in samples), default=0)
+        int(np.max(columns.intended_ns, initial=0)),
+        max((each.at_ns for each in samples), default=0),
     )
     if last_ns <= 0:
         return None

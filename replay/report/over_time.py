@@ -48,8 +48,8 @@ def heights(timelines: Sequence[Timeline]) -> Heights:
     """The greatest values of several runs."""
     return Heights(
         max((each.end_s for each in timelines), default=1.0),
-        max((float(each.endings.sum(axis=0).max()) for each in timelines), default=1.0),
-        max((float(each.queue_high.max()) for each in timelines), default=1.0),
+        max((float(np.max(each.endings.sum(axis=0))) for each in timelines), default=1.0),
+        max((float(np.max(each.queue_high)) for each in timelines), default=1.0),
     )
 
 
@@ -143,7 +143,7 @@ def _queue(shown: Timeline, edges: Sequence[float], up: Scale) -> Markup:
     base = [up(0.0)] * BINS
     high = _area(edges, [up(value) for value in shown.queue_high], base)
     mean = "M" + _steps(edges, [up(value) for value in shown.queue_mean])
-    most = f"at most {shown.queue_high.max():,.0f} waited"
+    most = f"at most {np.max(shown.queue_high):,.0f} waited"
     return el("path", hover(most), d=high, class_="queue") + el("path", d=mean, class_="line ink")
 
 

@@ -52,7 +52,7 @@ def _pixels(encoding: Encoding, array: Array) -> NDArray[np.uint8] | None:
     steps = image.astype(np.float32)
     steps -= np.array(encoding.offset, np.float32)
     steps /= np.array(encoding.scale, np.float32)
-    if not steps.size or not (steps.min() >= -0.5 and steps.max() <= 255.5):
+    if not steps.size or not (np.min(steps) >= -0.5 and np.max(steps) <= 255.5):
         return None
     return np.rint(steps).clip(0, 255).astype(np.uint8)
 

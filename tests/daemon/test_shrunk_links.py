@@ -63,7 +63,7 @@ def test_inputs_are_as_small_as_a_deadline_needs_and_the_answer_says_so(way: str
             assert 0 < off(pair.device.given[-1]) <= 2.0**-11
             small = await pair.ask_until_sent_as("jpeg", FOR_JPEG_MS)
             assert 2.0**-11 < off(pair.device.given[-1]) < 0.3
-            assert abs(mean_of(small) - mean_of(calm)).max() < 0.02
+            assert np.max(abs(mean_of(small) - mean_of(calm))) < 0.02
             exact = await pair.ask(deadline_ms=FOR_JPEG_MS, exact=True)
             assert exact.outcome in (Outcome.INFEASIBLE, Outcome.EXPIRED)
             told = {each["form"]: each for each in pair.target["shrunk"]}

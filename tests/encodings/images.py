@@ -14,6 +14,6 @@ def photograph(height: int, width: int, channels: int = 3, seed: int = 0) -> NDA
     for _ in range(channels):
         noise = 0.8 * common + 0.2 * chance.normal(size=(height, width))
         plane = np.fft.ifft2(np.fft.fft2(noise) * falling).real
-        planes.append((plane - plane.min()) / (plane.max() - plane.min()))
+        planes.append((plane - np.min(plane)) / np.ptp(plane))
     pixels: NDArray[np.uint8] = np.rint(255 * np.stack(planes, axis=-1)).astype(np.uint8)
     return pixels

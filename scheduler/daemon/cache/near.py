@@ -81,7 +81,7 @@ def _means(of: NDArray[Any], axis: int, cuts: list[int]) -> NDArray[Any]:
     parts = []
     for start, end in pairwise(cuts):
         part = (slice(None),) * axis + (slice(start, end),)
-        parts.append(np.add.reduce(of[part], axis=axis, dtype=dtype) / (end - start))
+        parts.append(np.sum(of[part], axis=axis, dtype=dtype) / (end - start))
     return np.stack(parts, axis=axis)
 
 

@@ -96,7 +96,7 @@ def from_bytes(name: str, datatype: str, shape: list[int], raw: memoryview | byt
     array: Array = np.frombuffer(raw, dtype).reshape(shape)
     if datatype == _BF16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
-    elif datatype == "BOOL" and array.size and np.frombuffer(raw, np.uint8).max() > 1:
+    elif datatype == "BOOL" and array.size and np.max(np.frombuffer(raw, np.uint8)) > 1:
         raise InvalidInput(f"tensor {name!r} is BOOL: each byte is 0 or 1")
     return array
 
