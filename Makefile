@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-clouds check clouds format bench compiled clean interpreter
+.PHONY: help demo test test-clouds check clouds format bench compiled lock clean interpreter
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ compiled: $(VENV)/pyvenv.cfg ## build/compiled: packages whose scheduler is comp
 	ln -s ../../benchmarks build/compiled/benchmarks
 	@echo "Use it as in: PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/laxity replay ..."
 
+lock: | interpreter ## constraints.txt: the newest versions that fit, for demo and test to install
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/pip install --quiet uv
+	build/lock/bin/uv pip compile --quiet --universal --upgrade --python-version 3.10 --extra dev \
+	  --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
+
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist .coverage htmlcov .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
@@ -84,14 +90,14 @@ endif
 $(VENV)/pyvenv.cfg: | interpreter
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: pyproject.toml $(VENV)/pyvenv.cfg
+$(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 	@echo "Installing laxity into $(VENV); the first time this takes about a minute."
-	@$(PIP) install --quiet --editable '.[cpu]'
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[cpu]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/pyvenv.cfg
+$(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 	@echo "Installing laxity and its tools of development into $(VENV): a minute or two, the first time."
-	@$(PIP) install --quiet --editable '.[dev]'
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(VENV)/.runtime $@
 
 # Its modules are compiled when they are imported: that is few of them, of very many.
