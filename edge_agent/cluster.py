@@ -21,6 +21,10 @@ _SHUTDOWN_S = 8.0
 _PARTS = frozenset(("gcs_server", "raylet"))
 """Without either of them a cluster can't go on."""
 
+_NEEDLESS = ("autoscaler/_private/monitor.py", "dashboard/dashboard.py")
+"""What Ray starts in any case, and is only needed where machines come and go, or for the dashboard:
+120 MB of memory, as much as a scheduler takes."""
+
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Near Ray's minimum: tensors don't travel through the object store."""
 
@@ -60,6 +64,7 @@ class Cluster:
             raise
         finally:
             signal.signal(signal.SIGTERM, handler)
+        _end_needless()
 
     def watch(self, on_death: Callable[[str], None]) -> None:
         """Tells, from a thread of its own and once, which part of Ray has died.
@@ -92,3 +97,11 @@ class Cluster:
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def _end_needless() -> None:
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if any(word.endswith(_NEEDLESS) for word in process.cmdline()):
+                process.kill()
+                process.wait(_SHUTDOWN_S)

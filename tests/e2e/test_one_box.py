@@ -179,3 +179,9 @@ def test_large_bodies_are_counted_only_while_they_come_in(client: Client) -> Non
     answers = client.map("wide", [frame] * 200, deadline_ms=20_000)
     assert sum(1 for _ in answers) == 200
     assert client.status()["reading_bytes"] == 0
+
+
+def test_of_ray_there_is_only_what_a_box_needs(shared_agent: RunningAgent) -> None:
+    commands = [" ".join(process.cmdline()) for process in shared_agent.processes()]
+    assert any("raylet" in command for command in commands)
+    assert not [c for c in commands if "autoscaler/_private" in c or "dashboard/dashboard.py" in c]
