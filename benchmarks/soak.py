@@ -145,11 +145,12 @@ CALLERS = {steady: 200, passing: 10, tasks: 5, http: 30, grpc: 30}
 
 
 def call(box: Box, caller: Callable, per_s: float, end_s: float, counts: Counter[str]) -> None:
-    """Asks at random times until the end."""
+    """Asks at random times until the end, without a pause where it is behind them."""
     rng = random.Random(caller.__name__)
     with caller(box) as act:
         at_s = time.monotonic()
-        while (at_s := at_s + rng.expovariate(per_s)) < end_s:
+        while time.monotonic() < end_s:
+            at_s += rng.expovariate(per_s)
             time.sleep(max(0.0, at_s - time.monotonic()))
             try:
                 ended = act(rng)

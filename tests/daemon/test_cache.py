@@ -114,16 +114,24 @@ def test_a_text_has_one_name_whichever_came_first() -> None:
 def test_memory_is_bounded_by_bytes_and_the_least_recently_used_leave() -> None:
     memory = MemoryTier(3 * GOOD.size)
     for name in b"abc":
-        memory.put(bytes([name]), GOOD, 100)
+        memory.put(bytes([name]), GOOD, 100, 0)
     assert memory.get(b"a", 1) is GOOD
-    memory.put(b"d", GOOD, 100)
+    memory.put(b"d", GOOD, 100, 1)
     assert [key in memory for key in (b"a", b"b", b"c", b"d")] == [True, False, True, True]
     assert (memory.bytes, memory.evicted, len(memory)) == (3 * GOOD.size, 1, 3)
-    memory.put(b"a", GOOD, 200)
+    memory.put(b"a", GOOD, 200, 1)
     assert memory.get(b"c", 100) is None
     assert (memory.stale, memory.bytes) == (1, 2 * GOOD.size)
-    memory.put(b"e", Kept([], memoryview(bytes(4 * GOOD.size)), "v", "r"), 100)
+    memory.put(b"e", Kept([], memoryview(bytes(4 * GOOD.size)), "v", "r"), 100, 1)
     assert (b"e" in memory, len(memory)) == (False, 2)
+
+
+def test_what_is_too_old_leaves_memory_though_nobody_asks_for_it() -> None:
+    memory = MemoryTier(100 * GOOD.size)
+    for number in range(50):
+        memory.put(bytes([number]), GOOD, number + 10, number)
+        assert len(memory) <= 10
+    assert memory.bytes == 10 * GOOD.size
 
 
 # -- hits and misses

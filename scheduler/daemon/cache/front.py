@@ -287,7 +287,7 @@ class ResultCache:
         kind, key, now_ns = flight.kind, flight.key, self._driver.clock_ns()
         if kind.near is not None and flight.blocks is not None:
             kind.near.add(flight.blocks, key, now_ns)
-        self._memory.put(key, kept, now_ns + kind.ttl_ns)
+        self._memory.put(key, kept, now_ns + kind.ttl_ns, now_ns)
         self._counts.stored += 1
         if self._lookups is None and self._central is None:
             return

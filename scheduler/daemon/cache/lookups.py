@@ -197,8 +197,8 @@ class Lookups:
             self._counts.invalid += 1
             return None
         ttl_ns = kind.ttl_ns if found.ttl_ms is None else found.ttl_ms * _NS_PER_MS
-        until_ns = self._driver.clock_ns() + min(ttl_ns, kind.ttl_ns)
-        self._memory.put(flight.key, kept, until_ns)
+        now_ns = self._driver.clock_ns()
+        self._memory.put(flight.key, kept, now_ns + min(ttl_ns, kind.ttl_ns), now_ns)
         return kept
 
     # -- what the link tells

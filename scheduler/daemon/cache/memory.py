@@ -1,4 +1,4 @@
-"""The answers in the scheduler's own memory: bounded by bytes, least recently used leave first."""
+"""The answers in the scheduler's own memory, bounded by bytes; the longest unused leave first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MemoryTier:
 
     Attributes:
         bytes: What is held.
-        stale: How many were found too old.
+        stale: How many were asked for and too old.
         evicted: How many gave way to others.
     """
 
@@ -47,9 +47,10 @@ class MemoryTier:
         self._held.move_to_end(key)
         return kept
 
-    def put(self, key: bytes, kept: Kept, until_ns: int) -> None:
+    def put(self, key: bytes, kept: Kept, until_ns: int, now_ns: int) -> None:
         """Keeps an answer until some time, if there is room for it at all."""
         self.drop(key)
+        self._drop_old(now_ns)
         if kept.size > self._most_bytes:
             return
         self._held[key] = until_ns, kept
@@ -58,6 +59,14 @@ class MemoryTier:
             _, (_, oldest) = self._held.popitem(last=False)
             self.bytes -= oldest.size
             self.evicted += 1
+
+    def _drop_old(self, now_ns: int) -> None:
+        """Forgets what is too old, as far as nobody has asked for anything behind it since."""
+        while self._held:
+            key, (until_ns, _) = next(iter(self._held.items()))
+            if now_ns < until_ns:
+                return
+            self.drop(key)
 
     def drop(self, key: bytes) -> None:
         """Forgets what is under a key."""
