@@ -193,7 +193,7 @@ def test_what_is_too_large_for_every_target_ends_and_what_is_not_goes_elsewhere(
     said = box.handle(BatchFailed(1, "it is too much", started=False), 1 * MS)
     assert outcomes(said) == {1: Outcome.UNAVAILABLE, 2: Outcome.UNAVAILABLE}
     assert (
-        "inputs that large for model 'm' are refused by cpu:0: it is too much"
+        "inputs that large or dear for model 'm' are refused by cpu:0: it is too much"
         in of(Finish, said)[0].reason
     )
     assert outcomes(submit(box, request(3, 90), at_ms=2)) == {3: Outcome.UNAVAILABLE}

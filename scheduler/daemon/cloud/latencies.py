@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping
+from math import inf
 from pathlib import Path
 
 import structlog
@@ -50,6 +51,7 @@ class Latencies:
             size: deque(known.get(size, ()), SAMPLES) for size in self._sizes
         }
         self._largest = self._sizes[-1]
+        self._most = inf
         self._offered: dict[int, int] = {}
         self._back_ns = 0
 
@@ -89,11 +91,12 @@ class Latencies:
                 return max(self._samples[known]) * size // known
         return 0
 
-    def offer(self, back_ns: int) -> Offer:
-        """What it can be counted on for from now on, with the way back."""
+    def offer(self, back_ns: int, most: float = inf) -> Offer:
+        """What it can be counted on for from now on, with the way back, in batches up to a size."""
+        self._most = most
         ladder = {1: tuple(sorted(self._samples[1]))}
         for size in self._sizes[1:]:
-            if size > self._largest:
+            if size > min(self._largest, most):
                 break
             samples = self._samples[size]
             if len(samples) < _ENOUGH:
@@ -118,7 +121,7 @@ class Latencies:
             if apart_ns > MATERIAL * (offered_ns + self._back_ns):
                 return True
             larger = 2 * size
-            if larger <= self._largest and larger not in self._offered:
+            if larger <= min(self._largest, self._most) and larger not in self._offered:
                 return True
         return False
 

@@ -52,9 +52,6 @@ _MARGIN_NS = 3_000_000_000
 """A target whose breaker is open stays closed so much longer than the next probe should take, lest
 batches go there because this process was held up."""
 
-_UNPAID_NS = 1_000_000_000
-"""How long it takes nothing where spending is within the budget, but can't be written down."""
-
 
 class CloudLink:
     """One server; implements `TargetLink`.
@@ -83,8 +80,6 @@ class CloudLink:
         self._endpoint = endpoint
         self._catalog = catalog
         self._till = Till(config, purse)
-        self._till.on_back = self._on_money
-        self._lacking = 1, 0.0
         self._memory = memory
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -93,7 +88,7 @@ class CloudLink:
         # Of each box its own, lest all come back at the same moments.
         chance = Random(f"{config.name}@{socket.gethostname()}")
         self._breaker = Breaker(TRIP_AFTER, Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance))
-        self._standing = Standing(config, self._breaker, self._meter, listener)
+        self._standing = Standing(config, self._breaker, self._meter, self._till, listener)
         self._retries = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._pauses = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS, chance)
         self._looks = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
@@ -297,11 +292,13 @@ class CloudLink:
         timeout_s = max(least_s, self._till.affordable_s(len(run.requests), timeout_s))
         if not self._till.pay(len(run.requests), timeout_s):
             self._end(run)
-            self._unpaid(len(run.requests), least_s)
-            self._listener.on_not_run(run.id, f"{self._id}: the budget is spent")
+            kind, settled_ns = run.requests[0].kind, self._settled_ns()
+            why = self._till.keep_back(kind, len(run.requests), least_s, settled_ns)
+            self._standing.offer_anew()
+            self._listener.on_not_run(run.id, f"{self._id}: {why}")
             return
-        if self._till.closed_ns() is not None:
-            self._unpaid(1, 0.0)
+        if self._till.close_if_spent(self._settled_ns()):
+            self._standing.tell()
         model = self._standing.latencies[run.dispatch.model].model
         try:
             await run.shrink(model)
@@ -318,19 +315,13 @@ class CloudLink:
         else:
             self._came_back(run, model, inferred, list(results), timeout_s)
 
-    def _unpaid(self, requests: int, seconds: float) -> None:
-        """Takes nothing until such a batch can be paid, or one that is there may be settled."""
-        self._lacking = requests, seconds
-        unpaid_ns = self._till.closed_ns(requests, seconds) or _UNPAID_NS
-        if self._till.settles and self._runs:
-            settled_ns = min([run.sent_ns + run.patience_ns for run in self._runs.values()])
-            wait_ns = abs(settled_ns - time.monotonic_ns())  # as long again as it is overdue
-            unpaid_ns = min(unpaid_ns, max(wait_ns, _FIRST_PAUSE_NS))
-        self._standing.unpaid_for(unpaid_ns)
-
-    def _on_money(self) -> None:
-        if self._standing.is_unpaid and self._till.closed_ns(*self._lacking) is None:
-            self._standing.unpaid_for(0)
+    def _settled_ns(self) -> int | None:
+        """How long until some of what was paid may come back; None where nothing is under way."""
+        now_ns = time.monotonic_ns()
+        due_ns = [run.sent_ns + run.patience_ns for run in self._runs.values()]
+        if self._finder.settled_ns:
+            due_ns.append(self._finder.settled_ns)
+        return abs(min(due_ns) - now_ns) if due_ns else None  # as long again as it is overdue
 
     def _came_back(
         self,
