@@ -24,10 +24,11 @@ from scheduler.daemon.cloud.pace import Pace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel, split
 from scheduler.daemon.cloud.till import Till
+from scheduler.daemon.cloud.watch import Watch
 from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
-from scheduler.daemon.ways.breaker import Breaker, BreakerState
+from scheduler.daemon.ways.breaker import Breaker
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
 from scheduler.daemon.ways.shrinking import shrunk_note
@@ -47,10 +48,6 @@ _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 _EARLY = 0.5
 """Who gives up before so much of a batch's time is over does so by a limit of his own, and would
 again: the batch is not sent there at once."""
-
-_MARGIN_NS = 3_000_000_000
-"""A target whose breaker is open stays closed so much longer than the next probe should take, lest
-batches go there because this process was held up."""
 
 
 class CloudLink:
@@ -94,13 +91,21 @@ class CloudLink:
         self._looks = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._finder = Finder(config, endpoint, self._meter, self._till)
         self._runs: dict[int, SentBatch] = {}
-        self._news = asyncio.Event()
+        self._watch = Watch(
+            endpoint,
+            self._finder,
+            self._breaker,
+            self._meter,
+            self._pace,
+            self._standing,
+            self._under_way,
+            self._trip,
+        )
         self._measuring: asyncio.Task[None] | None = None
         self._problems: list[tuple[str, str]] = []
-        self._suspect = self._outdated = False
         self._gone = ""
         self._served: set[str] = set()
-        self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
+        self._answered_ns = 0
 
     # -- TargetLink
 
@@ -195,9 +200,8 @@ class CloudLink:
         await self._catalog.spoken.wait()
         self._listener.on_progress(self._id, 0, 1, "looking at the server")
         found = await self._finder.find(self._catalog.cards, known)
-        self._outdated = self._suspect = False
+        self._watch.begin()
         self._served.clear()
-        self._heard_ns = time.monotonic_ns()
         self._problems = found.problems
         self._listener.on_catalog(self._id, [], found.problems)
         self._memory.write(found.latencies.values())
@@ -208,7 +212,7 @@ class CloudLink:
     async def _watch_and_find_more(self) -> None:
         finding = self._loop.create_task(self._finder.keep_finding(self._missing, self._found_more))
         try:
-            await self._watch()
+            await self._watch.keep()
         finally:
             await end_tasks([finding])
 
@@ -220,66 +224,18 @@ class CloudLink:
     def _missing(self) -> list[ModelCard]:
         """The models that the server might have by now."""
         cards, known = self._catalog.cards.values(), self._standing.latencies
-        return [] if self._is_open() else [card for card in cards if card.name not in known]
+        return [] if self._watch.is_open else [card for card in cards if card.name not in known]
 
-    async def _watch(self) -> None:
-        """Probes, and brings the breaker back, until the models have to be found anew."""
-        while not self._outdated:
-            if self._is_open():
-                await asyncio.sleep(self._open_ns / 1e9)
-                await self._try_again()
-                continue
-            # Not `wait_for`, which before Python 3.12 may swallow that it is cancelled.
-            every_s = self._pace.every_s()
-            timer = self._loop.call_later(every_s, self._news.set)
-            await self._news.wait()
-            timer.cancel()
-            self._news.clear()
-            is_due = time.monotonic_ns() - self._felt_ns >= every_s * 1e9
-            if not self._is_open() and (self._suspect or is_due):
-                self._suspect = False
-                await self._probe()
-
-    def _is_open(self) -> bool:
-        return self._breaker.state is BreakerState.OPEN
-
-    async def _probe(self) -> None:
-        under_way = sum([run.size_bytes for run in self._runs.values()])
-        # On one connection it comes after all that is being sent, whose time is no round trip.
-        patience_s = self._pace.patience_s() + self._meter.byte_ns * under_way / 1e9
-        try:
-            await self._finder.probe(patience_s, alone=not self._meter.is_bulk(under_way))
-        except RemoteError as error:
-            if not self._is_open():
-                self._trip(f"no answer to a probe: {error}")
-            return
-        self._heard_ns = self._felt_ns = time.monotonic_ns()
-        self._standing.tell_changes()
-
-    async def _try_again(self) -> None:
-        try:
-            await self._finder.probe(self._pace.retry_s())
-        except RemoteError as error:
-            self._endpoint.reconnect()
-            self._open_ns = self._breaker.trip(str(error))
-            self._close_while_open()
-            return
-        self._heard_ns = time.monotonic_ns()
-        self._breaker.half_open()
-        self._standing.allow_sizes()
-        self._standing.open()
-
-    def _close_while_open(self) -> None:
-        self._standing.close_for(self._open_ns + int(self._pace.retry_s() * 1e9) + _MARGIN_NS)
+    def _under_way(self) -> int:
+        return sum([run.size_bytes for run in self._runs.values()])
 
     def _look_out(self, run: SentBatch) -> None:
         """A batch takes longer than it should: is anybody there?"""
         if run.id not in self._runs:
             return
-        silent_ns = time.monotonic_ns() - max(self._heard_ns, run.sent_ns)
+        silent_ns = time.monotonic_ns() - max(self._watch.heard_ns, run.sent_ns)
         if silent_ns >= run.patience_ns:
-            self._suspect = True
-            self._news.set()
+            self._watch.suspect()
         wait_ns = max(run.patience_ns - silent_ns, int(self._pace.patience_s() * 1e9))
         run.timer = self._loop.call_later(wait_ns / 1e9, self._look_out, run)
 
@@ -331,7 +287,8 @@ class CloudLink:
         results: list[Packed | str],
         timeout_s: float,
     ) -> None:
-        now_ns = self._heard_ns = self._answered_ns = time.monotonic_ns()
+        now_ns = self._answered_ns = time.monotonic_ns()
+        self._watch.heard()
         size, work_ns = run.learn(model, inferred)
         took_ns, there_ns = now_ns - run.sent_ns - work_ns, inferred.there_ns
         if there_ns is not None:
@@ -340,7 +297,7 @@ class CloudLink:
         self._till.settle(timeout_s, now_ns - run.sent_ns)
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
         if self._meter.carried(inferred.sent, inferred.received, way_ns):
-            self._felt_ns = now_ns
+            self._watch.felt()
         left_ns = max(1, took_ns - self._meter.both_ways_ns(size))
         execute_ns = left_ns if there_ns is None else there_ns
         count = len(run.requests)
@@ -369,8 +326,8 @@ class CloudLink:
                 self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.EXPIRED:
-                now_ns = self._heard_ns = time.monotonic_ns()
-                if now_ns - run.sent_ns < _EARLY * timeout_s * 1e9:
+                self._watch.heard()
+                if time.monotonic_ns() - run.sent_ns < _EARLY * timeout_s * 1e9:
                     self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.UNREACHABLE:
@@ -380,16 +337,15 @@ class CloudLink:
                 self._failed(reason)
                 self._listener.on_not_run(run_id, reason)
             case Fault.TOO_LARGE:
-                self._heard_ns = time.monotonic_ns()
+                self._watch.heard()
                 self._standing.refused_size(run.requests[0].kind, len(run.requests))
                 self._listener.on_not_run(run_id, reason)
             case Fault.GONE | Fault.UNKNOWN_CALLER:
-                self._outdated = True
                 # It may be described and not served: then a trial tells.
                 model = run.dispatch.model
                 is_new = error.fault is Fault.UNKNOWN_CALLER or model in self._served
                 self._gone = "" if is_new else model
-                self._news.set()
+                self._watch.outdate()
                 self._forget_runs()
                 self._listener.on_lost(self._id, reason, blameless=True)
             case Fault.INVALID:
@@ -412,17 +368,15 @@ class CloudLink:
 
     def _trip(self, reason: str) -> None:
         """Opens the breaker, unless it is open."""
-        if not self._is_open():
+        if not self._watch.is_open:
             self._opened(self._breaker.trip(reason), reason)
 
     def _opened(self, open_ns: int, reason: str) -> None:
         """Takes back all that is there, which is lost or would come too late."""
         log.warning("cloud breaker opened", target=self._id, reason=reason)
-        self._open_ns = open_ns
-        self._news.set()
         runs = self._forget_runs()
         # Closed first, or what is taken back would be sent there again.
-        self._close_while_open()
+        self._watch.opened(open_ns)
         self._endpoint.reconnect()
         for run in runs:
             self._listener.on_not_run(run.id, reason)
