@@ -29,6 +29,7 @@ from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.breaker import Breaker
+from scheduler.daemon.ways.giving_up import is_early
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
 from scheduler.daemon.ways.shrinking import shrunk_note
@@ -44,10 +45,6 @@ _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
 
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 """The same for pauses after a refusal."""
-
-_EARLY = 0.5
-"""Who gives up before so much of a batch's time is over does so by a limit of his own, and would
-again: the batch is not sent there at once."""
 
 
 class CloudLink:
@@ -327,7 +324,7 @@ class CloudLink:
                 self._listener.on_not_run(run_id, reason)
             case Fault.EXPIRED:
                 self._watch.heard()
-                if time.monotonic_ns() - run.sent_ns < _EARLY * timeout_s * 1e9:
+                if is_early(time.monotonic_ns() - run.sent_ns, timeout_s * 1e9):
                     self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.UNREACHABLE:

@@ -22,6 +22,7 @@ from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
 from scheduler.daemon.neighbours.report import Row, rows_from
 from scheduler.daemon.submission import Submission
+from scheduler.daemon.ways.giving_up import is_early
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.shrinking import Shrinkings, Shrunk, shrunk_note
 from scheduler.errors import LaxityError, ProtocolError
@@ -407,7 +408,7 @@ class PeerLink:
         sent = self._sent.get(run_id)
         if code not in ("cancelled", "expired") or sent is None or sent.cancelled:
             return False
-        return self._clock_ns() - sent.at_ns < sent.budget_ns // 2
+        return is_early(self._clock_ns() - sent.at_ns, sent.budget_ns)
 
     def _keep_here(self, run_id: int, submission: Submission) -> None:
         """The box takes nothing so large: neither this nor the like is sent there."""
