@@ -12,7 +12,12 @@ from typing import Any
 from scheduler.core.availability import refusal, servable, why_unavailable
 from scheduler.core.checks import event_problem, hedge_problem, place_problem
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
-from scheduler.core.errors import ImpossibleDecision, InvariantError, PolicyFailed
+from scheduler.core.errors import (
+    FOREIGN_FAULTS,
+    ImpossibleDecision,
+    InvariantError,
+    PolicyFailed,
+)
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -294,7 +299,7 @@ class Scheduler:
         try:
             for decision in self.policy.decide(self._view):
                 self._carry_out(decision)
-        except (Exception, SystemExit) as error:  # foreign code: its failure must lose no request
+        except FOREIGN_FAULTS as error:  # its failure must lose no request
             return error
         return None
 
