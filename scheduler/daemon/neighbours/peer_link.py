@@ -236,7 +236,7 @@ class PeerLink:
             self._connection.send_soon(wire.encode({"t": "cancel", "id": run_id}))
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
-        """Measures the way with as many bytes as a request has; the rest the box says itself."""
+        """Measures the way, with no more than a request has; the rest the box says itself."""
         if self._connection is not None and not self._sent:
             self._pings.large(self._connection, len(refused.body))
 

@@ -44,9 +44,9 @@ class Pings:
             connection.send(wire.encode({"t": "ping", "id": _SMALL}))
 
     def large(self, connection: Connection, size: int) -> None:
-        """Sends one of so many bytes, or as many as the box takes."""
+        """Sends one of up to so many bytes: what the box takes, and the way carries soon."""
         if not self._large:
-            size = min(size, connection.limits.body_bytes)
+            size = self._meter.trial_bytes(min(size, connection.limits.body_bytes))
             self._large = size, self._clock_ns()
             connection.send_soon(wire.encode({"t": "ping", "id": _LARGE}, [bytes(size)]))
 
