@@ -468,6 +468,18 @@ def test_a_missing_library_is_a_problem_and_the_other_serves(start, add, monkeyp
     assert "openvino cannot be imported" in problem.reason
 
 
+def test_an_emulated_device_that_fails_requests_is_measured_all_the_same(start, add):
+    add("relu", onnx_models.relu())
+    host = start("emulated", base_ms=0.01, fail_rate=1.0)
+
+    (offer,) = host.prepare()
+
+    assert (offer.runtime, host.problems) == ("emulated", [])
+    assert {str(answer) for answer in host.run("relu", "1", xs(1.0, 2.0))} == {
+        "emulated failure on cpu:0"
+    }
+
+
 def test_nothing_is_emulated_unless_asked_for(start):
     assert "emulated" not in start().describe()
 
