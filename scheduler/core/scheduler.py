@@ -206,9 +206,14 @@ class Scheduler:
 
     def _on_target_changed(self, event: TargetChanged) -> None:
         target = self.targets[event.target.id]
+        before = target.spec.too_large
         target.change(event.target, self.now_ns + event.closed_ns if event.closed_ns else 0)
         target.told_ns = self.now_ns
         self._fleet_changed()
+        if new := set(target.spec.too_large).difference(before):
+            waiting = [(record.request.kind, record) for record in self.ledger.queued()]
+            alike = [record for kind, record in waiting if (kind.model, kind.shapes) in new]
+            self._end_unservable(alike, "as one before")
 
     def _fleet_changed(self) -> None:
         view = self._view
