@@ -23,6 +23,7 @@ from policies.slackfit import SlackFit
 from policies.spill import Spill
 from policies.stability import Stability
 from policies.window import Window
+from scheduler.core.errors import FOREIGN_FAULTS
 from scheduler.core.policy import Policy
 
 PolicyFactory = Callable[..., Policy]
@@ -90,7 +91,7 @@ def build_policy(
         return factory(**made)
     except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}") from None
-    except (Exception, SystemExit) as error:  # foreign code, or a value of an unfit type
+    except FOREIGN_FAULTS as error:  # or a value of an unfit type
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         told = f"with {given} it raised {type(error).__name__}: {error}"
         raise ValueError(f"policy {name!r}: {told}") from error

@@ -11,6 +11,7 @@ from policies import DEFAULT, POLICIES
 from replay.laws import LawBroken, MakePolicy, Watch, demand
 from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
+from scheduler.core.errors import FOREIGN_FAULTS
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -220,7 +221,7 @@ def conformance(make: MakePolicy) -> Iterator[Verdict]:
             check(make)
         except LawBroken as broken:
             problem = str(broken)
-        except (Exception, SystemExit) as error:  # foreign code: whatever it raises is said
+        except FOREIGN_FAULTS as error:
             problem = f"{type(error).__name__}: {error}"
         lawful &= problem is None
         about = (check.__doc__ or "").strip().rstrip(".")

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from policies import POLICIES, PolicyFactory, build_policy
+from scheduler.core.errors import FOREIGN_FAULTS
 from scheduler.core.policy import Policy
 
 GROUP = "laxity.policies"
@@ -55,7 +56,7 @@ def find_policy(name: str) -> PolicyFactory:
     if name in offered:
         try:
             return _checked(name, offered[name].load())
-        except (Exception, SystemExit) as error:  # foreign code: whatever it raises is said
+        except FOREIGN_FAULTS as error:
             told = f"entry point {offered[name].value!r}: {_said(error)}"
             raise ValueError(f"policy {name!r}: {told}") from error
     if where and class_name:
@@ -84,7 +85,7 @@ def _file(name: str, path: Path) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses look their own module up
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:  # foreign code: whatever it raises is said
+    except FOREIGN_FAULTS as error:
         if before is None:
             del sys.modules[module_name]
         else:
@@ -96,7 +97,7 @@ def _file(name: str, path: Path) -> ModuleType:
 def _module(name: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(where)
-    except (Exception, SystemExit) as error:  # foreign code: whatever it raises is said
+    except FOREIGN_FAULTS as error:
         raise ValueError(f"policy {name!r}: module {where!r}: {_said(error)}") from error
 
 

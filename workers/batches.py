@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
-from workers.runtimes.base import RunError, Session, one_line
+from workers.runtimes.base import RunError, Serving, Session, one_line
 from workers.stacking import stack_items
 
 Array = npt.NDArray[Any]
 Item = dict[str, Array]
+Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
 class ItemRunner:
@@ -23,6 +24,7 @@ class ItemRunner:
     def __init__(self, session: Session, batched: bool) -> None:
         """Run on a session; `batched` as in the model's signature."""
         self._session = session
+        self._serving = session if isinstance(session, Serving) else None
         self._batched = batched
 
     def run(self, items: Sequence[Item]) -> list[Item | Exception]:
@@ -37,31 +39,37 @@ class ItemRunner:
         """
         if self._batched and len(items) > 1:
             try:
-                return list(self.run_batch(items))
+                return list(self._run_batch(items, self._serve()))
             except Exception:  # whatever it was, an item run alone says it of itself
                 pass
         return [self._run_alone(item) for item in items]
 
     def run_batch(self, items: Sequence[Item]) -> list[Item]:
-        """Run items together.
+        """Run items together that are no requests, to compare or to measure.
 
         Raises:
             RunError: The model returned a wrong number of rows.
             Exception: Whatever the library or stacking raised.
         """
+        return self._run_batch(items, self._session.run)
+
+    def _run_batch(self, items: Sequence[Item], run: Run) -> list[Item]:
         if not self._batched:
-            return [self._session.run(item) for item in items]
+            return [run(item) for item in items]
         count = len(items)
-        outputs = self._session.run(stack_items(items))
+        outputs = run(stack_items(items))
         for name, array in outputs.items():
             if array.ndim == 0 or len(array) != count:
                 raise RunError(f"output '{name}' has shape {array.shape} for {count} items")
         # The ellipsis keeps a zero-dimensional row an array.
         return [{name: array[i, ...] for name, array in outputs.items()} for i in range(count)]
 
+    def _serve(self) -> Run:
+        return self._session.run if self._serving is None else self._serving.serve
+
     def _run_alone(self, item: Item) -> Item | Exception:
         try:
-            return self.run_batch([item])[0]
+            return self._run_batch([item], self._serve())[0]
         except RunError as error:
             return error
         except Exception as error:  # a library's own class may not exist in the caller's process

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,12 +19,12 @@ from workers.compiled_cache import CompiledCache
 from workers.crash_guard import CrashGuard
 from workers.device_options import expose_gpu
 from workers.device_watch import DeviceWatch
-from workers.judging import SAMPLES
 from workers.loading import Surroundings
+from workers.measuring_again import MeasuringAgain
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
 from workers.profile_store import Profile, ProfileStore
-from workers.profiling import Effort, measure_ladder
+from workers.profiling import Effort
 from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
@@ -35,12 +34,6 @@ from workers.stuck import StuckWatch
 from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
 from workers.usable_runtimes import usable_runtimes
-
-_GAP_S = 0.001
-"""Between runs that measure what is served: others who wait for the device get it."""
-
-_FASTER = 0.9
-"""What is measured again replaces what was known if it takes at most this share of the time."""
 
 Progress = Callable[[int, int, str], None]
 """Told how many steps are done, how many there are, and what is happening."""
@@ -118,7 +111,6 @@ class DeviceHost:
         self._thread = threading.local()
         # First, because the threads that runtimes start inherit it.
         self._pin_thread()
-        self._effort = effort
         self._limits = limit_process(spec, system_root)
         expose_gpu(spec)
         self._runtimes, self.problems = usable_runtimes(spec)
@@ -134,6 +126,9 @@ class DeviceHost:
         self._choices: dict[Key, Choice] = {}
         self._offers: dict[Key, Offer] = {}
         self._residency = Residency(spec.limits.model_bytes, self._say_moved)
+        self._again = MeasuringAgain(
+            self.repository, self._residency, self._lock, self._running, effort
+        )
 
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
         """Make every variant ready, each offered as soon as it is.
@@ -183,7 +178,9 @@ class DeviceHost:
 
         What is found replaces what is stored only if it is faster: that a device has become
         slower is learned from its batches. A batch size that seems not to pay now keeps what it
-        was measured to take, or it could never be offered again.
+        was measured to take, or it could never be offered again. While the device serves others, a
+        few single items are all that is run: what makes those faster does so with all sizes. That
+        is not stored.
 
         Returns:
             The new offer; None if nothing is new, or the variant is not in memory.
@@ -193,41 +190,23 @@ class DeviceHost:
         if choice is None or not self._residency.is_loaded(key):
             return None
         self._pin_thread()
+        known = choice.profile.latency_ns
+        is_idle = self._again.is_idle
         try:
-            alone = self._measure(key, 1)  # at first, so that nobody has to wait for long
-            if _nearly_all(alone[1]) > _FASTER * _nearly_all(choice.profile.latency_ns[1]):
-                return None
-            found = self._measure(key, max(choice.profile.latency_ns))
+            found = (self._again.at_length if is_idle else self._again.briefly)(key, known)
         except Exception:  # of the library: requests hear it when they run
             return None
-        if self._watch.state != self._prepared_in:
-            return None  # `prepare` is due, and would find this stored for the new state
-        latency_ns = {**choice.profile.latency_ns, **found}
+        if not found or self._watch.state != self._prepared_in:
+            return None  # or `prepare` is due, and would find this stored for the new state
+        latency_ns = {**known, **found}
         better = replace(choice, profile=replace(choice.profile, latency_ns=latency_ns))
-        served = self.repository.models[model]
-        self._trials.keep(served, next(v for v in served.variants if v.name == variant), better)
+        if is_idle:
+            served = self.repository.models[model]
+            self._trials.keep(served, next(v for v in served.variants if v.name == variant), better)
         with self._lock:
             self._choices[key] = better
             self._offers[key] = replace(self._offers[key], latency_ns=latency_ns)
             return self._offer(key)
-
-    def _measure(self, key: Key, max_batch: int) -> dict[int, tuple[int, ...]]:
-        """The latencies of what is served, in which the batches in between don't count."""
-        samples = sample_items(self.repository.models[key[0]], SAMPLES)
-        taken_ns = 0
-
-        def run_batch(size: int) -> None:
-            nonlocal taken_ns
-            batch = [samples[i % SAMPLES] for i in range(size)]
-            time.sleep(_GAP_S)
-            with self._lock:
-                runner = self._residency.runner(key)
-                began_ns = time.perf_counter_ns()
-                with self._running(key, size):
-                    runner.run_batch(batch)
-                taken_ns += time.perf_counter_ns() - began_ns
-
-        return measure_ladder(run_batch, max_batch, effort=self._effort, clock_ns=lambda: taken_ns)
 
     def has_changed(self) -> bool:
         """Look at the device; whether it is now set otherwise, so that `prepare` is due."""
@@ -262,8 +241,11 @@ class DeviceHost:
                 raise KeyError(message) from None
             except RunError as error:
                 return [error for _ in items]
-            with self._running(key, len(items)):
-                return runner.run(items)
+            try:
+                with self._running(key, len(items)):
+                    return runner.run(items)
+            finally:
+                self._again.served()
 
     def _running(self, key: Key, count: int) -> AbstractContextManager[None]:
         return self._stuck.running(key, count, self._offers[key].latency_ns)
@@ -380,11 +362,6 @@ class DeviceHost:
 
     def _report_store(self, reason: str) -> None:
         self.problems.append(RuntimeProblem("*", "*", "*", reason))
-
-
-def _nearly_all(samples: Sequence[int]) -> int:
-    """Within which time nineteen of twenty were done."""
-    return samples[ceil(0.95 * len(samples)) - 1]
 
 
 def _note(progress: Progress, start: int, total: int, finished: int, text: str) -> None:

@@ -1,14 +1,43 @@
-"""Whether a model's files are whole, before any library is asked to read them."""
+"""Which files a model has, and whether they are whole, before any library is asked to read them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from glob import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _LENGTH_DELIMITED = 2
 _FIXED_BYTES = {1: 8, 5: 4}
 _LONGEST_VARINT = 10
+
+_MESSAGES = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {
+        5: "tensor",
+        6: "graph",
+        10: "tensor",
+        11: "graph",
+        22: "sparse tensor",
+        23: "sparse tensor",
+    },
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+}
+"""By kind of message, the fields through which a tensor may be reached, and what they hold: from
+https://github.com/onnx/onnx/blob/main/onnx/onnx.proto."""
+
+_DEEPEST = 100
+"""Protocol Buffers' libraries read no messages that are nested deeper."""
+
+_KEY, _VALUE = 1, 2
+_LOCATION = b"location"
+_LONGEST_LOCATION = 4_096
 
 
 class ModelFileFault(ValueError):
@@ -17,6 +46,8 @@ class ModelFileFault(ValueError):
 
 def check_model_files(path: Path) -> None:
     """Refuse a model file that is absent, empty, a pointer, cut short or of another format.
+
+    Also one whose weights are said to lie outside of its folder.
 
     Args:
         path: An `.onnx` file, or an OpenVINO `.xml` with its `.bin` beside it.
@@ -29,22 +60,32 @@ def check_model_files(path: Path) -> None:
     for part in parts:
         _check_content(part)
     if path.suffix == ".onnx":
-        _check_onnx(path)
+        _named_weights(path)
 
 
 def weight_files(path: Path) -> list[Path]:
-    """A model file with the weight files whose names extend its own.
+    """A model file with the files that hold its weights.
 
-    `model.onnx.data` and `model.onnx_data` are where exporters put an ONNX model's weights.
+    Of an ONNX model those whose names extend its own, `model.onnx.data` and `model.onnx_data`,
+    where exporters put them, and all others that it names itself.
+
+    Raises:
+        ModelFileFault: As in `check_model_files`.
     """
     if path.suffix == ".xml":
         return [path, path.with_suffix(".bin")]
-    return sorted(part for part in path.parent.glob(f"{escape(path.name)}*") if part.is_file())
+    beside = {part for part in path.parent.glob(f"{escape(path.name)}*") if part.is_file()}
+    named = {part for part in _named_weights(path) if part.is_file()}
+    return [*sorted(beside), *sorted(named - beside)]
 
 
 def weight_bytes(path: Path) -> int:
     """The size of a model's files in bytes, less than which it cannot take when loaded."""
-    return sum(part.stat().st_size for part in weight_files(path))
+    try:
+        files = weight_files(path)
+    except ModelFileFault:  # it is another one than when it was read; its library will say so
+        files = [path]
+    return sum(part.stat().st_size for part in files)
 
 
 def _check_content(path: Path) -> None:
@@ -58,36 +99,93 @@ def _check_content(path: Path) -> None:
         raise ModelFileFault(f"file '{path.name}' is empty")
 
 
-def _check_onnx(path: Path) -> None:
-    """Walk over the fields of the file's outermost message, which is all of an ONNX model.
+class _Field(NamedTuple):
+    """A field of a message: its number, and where in the file what it holds begins and ends."""
 
-    The encoding is that of https://protobuf.dev/programming-guides/encoding/. Only the fields'
-    lengths are read, so a file of any size takes microseconds.
+    number: int
+    start: int
+    end: int
+
+
+def _named_weights(path: Path) -> set[Path]:
+    """The files in which an ONNX model says that its weights are.
+
+    All messages in which a tensor may be are walked over, and only their fields' lengths are
+    read, so what takes time is the number of nodes and not the size of the file.
+
+    Raises:
+        ModelFileFault: The file is cut short or no ONNX model, or names what is elsewhere.
+        OSError: It cannot be read.
     """
-    size = path.stat().st_size
+    found: set[Path] = set()
     with path.open("rb") as file:
-        while (position := file.tell()) < size:
-            head = file.read(2 * _LONGEST_VARINT)
-            try:
-                key, rest = _varint(head, 0)
-                kind = key & 7
-                if kind == 0:
-                    _, rest = _varint(head, rest)
-                    length = 0
-                elif kind == _LENGTH_DELIMITED:
-                    length, rest = _varint(head, rest)
-                else:
-                    length = _FIXED_BYTES[kind]
-            except IndexError:
-                raise _cut_short(path, size) from None
-            except (KeyError, ValueError):
-                raise ModelFileFault(_no_onnx(path, position)) from None
-            if key >> 3 == 0:
-                raise ModelFileFault(_no_onnx(path, position))
-            end = position + rest + length
-            if end > size:
-                raise _cut_short(path, size, end)
-            file.seek(end)
+        size = path.stat().st_size
+        # One after the other, so that no more is kept than the messages that one lies within.
+        within = [(_MESSAGES["model"], _fields(path, file, 0, size, size))]
+        while within:
+            inner, fields = within[-1]
+            field = next(fields, None)
+            if field is None:
+                within.pop()
+            elif inner.get(field.number) == "entry":
+                location = _location(path, file, field, size)
+                found |= {path.parent / location} if location else set()
+            elif field.number in inner:
+                if len(within) == _DEEPEST:
+                    raise ModelFileFault(_no_onnx(path, field.start))
+                messages = _fields(path, file, field.start, field.end, size)
+                within.append((_MESSAGES[inner[field.number]], messages))
+    return found
+
+
+def _location(path: Path, file: BinaryIO, entry: _Field, size: int) -> str | None:
+    """What an entry says of where a tensor's bytes are; None where it says something else."""
+    said: dict[int, bytes] = {}
+    for number, start, end in _fields(path, file, entry.start, entry.end, size):
+        file.seek(start)
+        said[number] = file.read(min(end - start, _LONGEST_LOCATION))
+    if said.get(_KEY) != _LOCATION:
+        return None
+    location = said.get(_VALUE, b"").decode(errors="replace")
+    where = PurePosixPath(location)
+    if where.is_absolute() or ".." in where.parts or "\0" in location:
+        raise ModelFileFault(
+            f"file '{path.name}' has its weights in {location!r:.200}, outside of its folder"
+        )
+    return location
+
+
+def _fields(path: Path, file: BinaryIO, start: int, end: int, size: int) -> Iterator[_Field]:
+    """The fields of a message.
+
+    The encoding is that of https://protobuf.dev/programming-guides/encoding/.
+    """
+    while start < end:
+        file.seek(start)
+        head = file.read(2 * _LONGEST_VARINT)
+        try:
+            key, rest = _varint(head, 0)
+            kind = key & 7
+            length = 0
+            if kind == 0:
+                _, rest = _varint(head, rest)
+            elif kind == _LENGTH_DELIMITED:
+                length, rest = _varint(head, rest)
+            else:
+                length = _FIXED_BYTES[kind]
+        except IndexError:
+            raise _cut_short(path, size) from None
+        except (KeyError, ValueError):
+            raise ModelFileFault(_no_onnx(path, start)) from None
+        if key >> 3 == 0:
+            raise ModelFileFault(_no_onnx(path, start))
+        field = _Field(key >> 3, start + rest, start + rest + length)
+        if field.end > size:
+            raise _cut_short(path, size, field.end)
+        if field.end > end:
+            raise ModelFileFault(_no_onnx(path, start))
+        yield field
+        start = field.end
 
 
 def _varint(data: bytes, start: int) -> tuple[int, int]:

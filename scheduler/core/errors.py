@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from scheduler.core.commands import Command
 
+FOREIGN_FAULTS = (Exception, SystemExit)
+"""What foreign code may raise that must end nothing else: `sys.exit` is a way to fail, too."""
+
 
 class InvariantError(AssertionError):
     """The scheduler's state, or what it is told, contradicts itself."""

@@ -12,7 +12,12 @@ from typing import Any
 from scheduler.core.availability import refusal, servable, why_unavailable
 from scheduler.core.checks import event_problem, hedge_problem, place_problem
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
-from scheduler.core.errors import ImpossibleDecision, InvariantError, PolicyFailed
+from scheduler.core.errors import (
+    FOREIGN_FAULTS,
+    ImpossibleDecision,
+    InvariantError,
+    PolicyFailed,
+)
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -201,9 +206,14 @@ class Scheduler:
 
     def _on_target_changed(self, event: TargetChanged) -> None:
         target = self.targets[event.target.id]
+        before = target.spec.too_large
         target.change(event.target, self.now_ns + event.closed_ns if event.closed_ns else 0)
         target.told_ns = self.now_ns
         self._fleet_changed()
+        if new := set(target.spec.too_large).difference(before):
+            waiting = [(record.request.kind, record) for record in self.ledger.queued()]
+            alike = [record for kind, record in waiting if (kind.model, kind.shapes) in new]
+            self._end_unservable(alike, "as one before")
 
     def _fleet_changed(self) -> None:
         view = self._view
@@ -294,7 +304,7 @@ class Scheduler:
         try:
             for decision in self.policy.decide(self._view):
                 self._carry_out(decision)
-        except (Exception, SystemExit) as error:  # foreign code: its failure must lose no request
+        except FOREIGN_FAULTS as error:  # its failure must lose no request
             return error
         return None
 

@@ -36,7 +36,7 @@ class TargetSpec:
             byte of its tensors. Two numbers, of which the second may be a fraction.
         peer: Whether it is another box's scheduler: what is known of it is a report of some age,
             and others send there too.
-        too_large: Requests with such tensors are more than it takes.
+        too_large: Requests with such tensors are more than it takes, in bytes or in money.
         cost_per_kwh: What a kilowatt-hour costs there, in the same unit.
         forms: The smaller forms that inputs may have on the way there; those of each model in its
             owner's order of preference.

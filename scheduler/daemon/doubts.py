@@ -4,6 +4,9 @@ What was measured while a machine was busy, or a link slow, can be more than any
 Then nothing is ever sent to that target, and so nothing is learned from it. Or the deadlines are
 too short indeed: nobody can tell without a run. So it is measured once more, with inputs made for
 that; no caller's request is staked on it.
+
+A device that others' models keep busy never idles. There a model that is refused for what was
+measured of it alone is measured by a few single items, which take little of the device's time.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ _LIKELY = 0.95
 _SURELY = 0.99
 """What would be in time with this probability is not refused for what was measured."""
 
+RUNS, SHARE = 2, 0.01
+"""On a device that is busy so many single items are run to find that nothing has changed; they may
+take at most this share of its time."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -44,6 +51,7 @@ class Doubts:
     def __init__(self) -> None:
         """Believes everything."""
         self._asked: dict[tuple[str, str, str], _Asked] = {}
+        self._disturbed_ns: dict[str, int] = {}
         self._next_ns = 0
 
     def refused(
@@ -58,26 +66,46 @@ class Doubts:
 
         Returns:
             The target to measure, and what there: of those that are due the one that is thought
-            to be the quickest. None if there is none.
+            to be the quickest, and one that idles rather than one that is busy. None if there is
+            none.
         """
         if now_ns < self._next_ns:
             return None
         self._next_ns = now_ns + _LOOK_NS
         due = [
-            (target.curve(offer).predict(1, _LIKELY), target.spec.id, offer)
+            (is_busy, target.curve(offer).predict(1, _LIKELY), target.spec.id, offer)
             for target in targets
-            if target.is_open(now_ns)
             for offer in target.usable(submission.kind)
-            if _is_unused(target, offer, now_ns)
-            and self._is_due((target.spec.id, offer.model, offer.variant), now_ns)
+            if self._is_due((target.spec.id, offer.model, offer.variant), now_ns)
             and _may_be_why(target, offer, submission)
+            and (
+                not (is_busy := not _is_unused(target, offer, now_ns))
+                or self._may_disturb(target, offer, submission, now_ns)
+            )
         ]
         if not due:
             return None
-        _, target_id, offer = min(due, key=lambda entry: entry[:2])
+        is_busy, _, target_id, offer = min(due, key=lambda entry: entry[:3])
+        if is_busy:
+            self._disturbed_ns[target_id] = now_ns
         self._note((target_id, offer.model, offer.variant), now_ns)
         self._next_ns = now_ns + IDLE_NS
         return target_id, offer
+
+    def _may_disturb(
+        self, target: TargetState, offer: Offer, submission: Submission, now_ns: int
+    ) -> bool:
+        """Whether a device that works may be: the offer alone is too slow, and it seldom was."""
+        if target.spec.remote or target.spec.width > 1 or not target.up:
+            return False
+        curve = target.curve(offer)
+        alone_ns = curve.predict(1, _SURELY)
+        since_ns = self._disturbed_ns.get(target.spec.id, target.told_ns)
+        if not 0 < submission.budget_ns < alone_ns or SHARE * (now_ns - since_ns) < RUNS * alone_ns:
+            return False
+        # What it runs or has just run tells of itself.
+        is_running = any(run.offer == offer for run in target.runs.values())
+        return curve.stale_ns() is None and not is_running
 
     def _is_due(self, key: tuple[str, str, str], now_ns: int) -> bool:
         asked = self._asked.get(key)
@@ -92,6 +120,8 @@ class Doubts:
 
 def _is_unused(target: TargetState, offer: Offer, now_ns: int) -> bool:
     """Whether nothing is learned of an offer by itself, and to measure it disturbs nobody."""
+    if not target.is_open(now_ns):
+        return False
     if target.spec.width > 1 and not target.spec.peer:
         others = all(run.offer != offer for run in target.runs.values())
         return others and target.curve(offer).stale_ns() is None

@@ -344,12 +344,12 @@ class Driver:
         submission.reply(answer_of(finish, results, self.core.now_ns - arrived_ns))
 
     def _doubt(self, refused: Submission) -> None:
-        """Has a target measured again that idles though a request that it could run is refused."""
+        """Has a target measured again that is not used for a request that it could run."""
         doubted = self._doubts.refused(refused, self.core.targets.values(), self.core.now_ns)
         if doubted is not None:
             target_id, offer = doubted
             log.info(
-                "idle, though requests are refused: measuring again",
+                "requests are refused for what was measured: measuring again",
                 target=target_id,
                 model=offer.model,
                 variant=offer.variant,

@@ -10,18 +10,15 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import msgpack
 
-from scheduler.core.outcomes import Outcome
-from scheduler.core.requests import RequestClass
-from scheduler.durable.records import Bounds, Ended, Kept, NewTask, Specs, class_of
-from scheduler.errors import InvalidInput, LaxityError, Overloaded, TaskConflict, Unavailable
-from scheduler.wire import body_bytes
+from scheduler.durable.records import Bounds, Ended, Kept, NewTask, Specs
+from scheduler.durable.rows import COLUMNS, kept_from, specs_from
+from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
 
 FILE = "tasks.db"
 VERSION = 1
@@ -43,11 +40,6 @@ CREATE TABLE outputs (seq INTEGER PRIMARY KEY, header BLOB NOT NULL, body BLOB N
 CREATE TABLE clock (seen_ms INTEGER NOT NULL);
 INSERT INTO clock VALUES (0);
 """
-_COLUMNS = (
-    "seq, tenant, id, model, variant, specs, has_batch, priority, bytes, submitted_ms, "
-    "deadline_ms, attempts, outcome, reason, ended_ms"
-)
-
 Op = Callable[["Database"], Any]
 """Something to be done within a transaction. It raises a `LaxityError` before it changes anything,
 or not at all."""
@@ -302,9 +294,9 @@ class Database:
     def kept(self, tenant: str, id_: str) -> Kept | None:
         """A task; None where there is none."""
         row = self._sql.execute(
-            f"SELECT {_COLUMNS} FROM tasks WHERE tenant = ? AND id = ?", (tenant, id_)
+            f"SELECT {COLUMNS} FROM tasks WHERE tenant = ? AND id = ?", (tenant, id_)
         ).fetchone()
-        return None if row is None else _kept_from(row)
+        return None if row is None else kept_from(row)
 
     def result(self, seq: int) -> tuple[dict[str, Any], bytes] | None:
         """Header and outputs of a task that ended with a result."""
@@ -318,23 +310,23 @@ class Database:
             row = self._sql.execute(
                 "SELECT specs, body FROM tasks JOIN inputs USING (seq) WHERE seq = ?", (seq,)
             ).fetchone()
-            specs = None if row is None else _specs_from(row[0])
+            specs = None if row is None else specs_from(row[0])
             if specs is not None:
                 found[seq] = specs, row[1]
         return found
 
     def waiting(self) -> list[Kept]:
         """All tasks that have not ended."""
-        rows = self._sql.execute(f"SELECT {_COLUMNS} FROM tasks WHERE outcome IS NULL")
-        return [_kept_from(row) for row in rows]
+        rows = self._sql.execute(f"SELECT {COLUMNS} FROM tasks WHERE outcome IS NULL")
+        return [kept_from(row) for row in rows]
 
     def listed(self, tenant: str, count: int, before: int | None) -> list[Kept]:
         """A tenant's tasks, the newest first, from before a number."""
         rows = self._sql.execute(
-            f"SELECT {_COLUMNS} FROM tasks WHERE tenant = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+            f"SELECT {COLUMNS} FROM tasks WHERE tenant = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
             (tenant, before if before is not None else 2**63 - 1, count),
         )
-        return [_kept_from(row) for row in rows]
+        return [kept_from(row) for row in rows]
 
     def counts(self, tenant: str) -> dict[str, int]:
         """How many of a tenant's tasks wait, and how many ended how."""
@@ -377,29 +369,3 @@ def _as_answer(error: Exception) -> LaxityError:
         return Overloaded(f"there is no room for it: {error}", {"limit": "disk"})
     said = error if isinstance(error, sqlite3.Error) else repr(error)
     return Unavailable(f"the store of durable tasks does not work: {said}", {"durable": False})
-
-
-def _specs_from(packed: bytes) -> Specs | None:
-    """Specs as they are on disk; None where they are damaged, which SQLite does not notice."""
-    try:
-        specs: Specs = msgpack.unpackb(packed)
-        body_bytes(specs)
-    except (ValueError, msgpack.UnpackException, InvalidInput):
-        return None
-    return specs
-
-
-@lru_cache(1024)
-def _kind_of(model: str, variant: str | None, packed: bytes) -> RequestClass:
-    """The class of a task: one object for all that share it."""
-    return class_of(model, variant, _specs_from(packed) or [])
-
-
-def _kept_from(row: tuple[Any, ...]) -> Kept:
-    seq, tenant, id_, model, variant, specs, has_batch, priority, size, *rest = row
-    submitted_ms, deadline_ms, attempts, outcome, reason, ended_ms = rest
-    return Kept(
-        *(seq, tenant, id_, _kind_of(model, variant, specs), bool(has_batch)),
-        *(priority, size, submitted_ms, deadline_ms, attempts),
-        *(None if outcome is None else Outcome(outcome), reason, ended_ms),
-    )

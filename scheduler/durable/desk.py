@@ -18,6 +18,7 @@ from scheduler.durable.database import PURGED_AT_ONCE, Database
 from scheduler.durable.feeder import Feeder
 from scheduler.durable.lanes import Waiting, Where, waiting_from
 from scheduler.durable.records import Asked, Bounds, Content, Ended, Kept, NewTask, class_of
+from scheduler.durable.shares import Shares
 from scheduler.durable.store import Store, Then
 from scheduler.errors import LaxityError, Overloaded, TaskNotFound
 
@@ -25,10 +26,10 @@ TAKEN_AT_ONCE = 1_000
 """Tasks that are taken over from the disk in one turn of the loop."""
 
 MOST_WAITS = 10_000
-"""Callers that wait for the end of a task at once."""
+"""Callers that wait for the end of a task at once; see `Shares`."""
 
 FETCHED_BYTES = 256_000_000
-"""Results on their way from the disk to who asked, unless a single one takes more."""
+"""Results on their way from the disk to who asked, unless a single one takes more; the same."""
 
 LOOK_AGAIN_S = 0.01
 """After which a task is looked up again that is not among those that will tell of their end."""
@@ -82,8 +83,8 @@ class TaskDesk:
         self._clock = clock or TaskClock()
         self._store = Store(folder, bounds, self._loop)
         self._feeder = Feeder(driver, self._store, self._clock, may_run, self._ended)
-        self._waits = 0
-        self._fetching_bytes = 0
+        self._waits = Shares()
+        self._fetching = Shares()
         self._waiters: dict[int, list[Callable[[], None]]] = {}
         self._early: list[Callable[[], None]] | None = []
         self._chores = self._loop.call_later(0, self._housekeep)
@@ -183,35 +184,33 @@ class TaskDesk:
                 return
             left_s = end_s - self._loop.time()
             if kept.outcome is Outcome.COMPLETED and wait_ns is not None:
-                self._fetch_result(kept, then)
+                self._fetch_result(tenant, kept, then)
             elif kept.outcome is not None or left_s <= 0:
                 then(self._found(kept))
-            elif self._waits >= MOST_WAITS:
-                text = f"{MOST_WAITS} callers wait for tasks already"
+            elif not self._wait(tenant, kept.seq, left_s, again):
+                text = "as many callers wait for tasks already as may"
                 then(Overloaded(text, {"limit": "waits"}))
-            else:
-                self._wait(kept.seq, left_s, again)
 
         def again() -> None:
-            self._store.read(partial(_kept, tenant=tenant, id_=id_), looked)
+            self._store.read(partial(_kept, tenant=tenant, id_=id_), looked, tenant)
 
         again()
 
-    def _fetch_result(self, kept: Kept, then: Then) -> None:
-        if self._fetching_bytes and self._fetching_bytes + kept.bytes > FETCHED_BYTES:
+    def _fetch_result(self, tenant: str, kept: Kept, then: Then) -> None:
+        size = max(1, kept.bytes)
+        if not self._fetching.take(tenant, size, FETCHED_BYTES):
             text = "results on their way out fill the memory there is for them"
             then(Overloaded(text, {"limit": "bytes"}))
             return
-        self._fetching_bytes += kept.bytes
 
         def fetched(result: tuple[dict[str, Any], bytes] | LaxityError | None) -> None:
-            self._fetching_bytes -= kept.bytes
+            self._fetching.give_back(tenant, size)
             if result is None:
                 then(not_found(kept.id))  # it has expired just now
             else:
                 then(result if isinstance(result, LaxityError) else self._found(kept, result))
 
-        self._store.read(lambda db: db.result(kept.seq), fetched)
+        self._store.read(lambda db: db.result(kept.seq), fetched, tenant)
 
     def cancel(self, tenant: str, id_: str, then: Then) -> None:
         """Ends a task as cancelled; `then` is told whether it had not ended before."""
@@ -254,7 +253,7 @@ class TaskDesk:
             else:
                 then(([self._found(kept) for kept in found[0]], found[1]))
 
-        self._store.read(look, looked)
+        self._store.read(look, looked, tenant)
 
     def status(self) -> dict[str, Any]:
         """How it is, for people and programs."""
@@ -294,28 +293,30 @@ class TaskDesk:
             left_ms = kept.deadline_ms - self._clock.wall_ms()
         return Found(kept, running, left_ms, result)
 
-    def _wait(self, seq: int, seconds: float, again: Callable[[], None]) -> None:
-        """Looks again when a task has ended, or after a time."""
+    def _wait(self, tenant: str, seq: int, seconds: float, again: Callable[[], None]) -> bool:
+        """Looks again when a task has ended, or after a time; False where too many wait."""
         if seq not in self._feeder.tasks:  # it ended while it was looked up, or can't be run
             self._loop.call_later(min(seconds, LOOK_AGAIN_S), again)
-            return
+            return True
+        if not self._waits.take(tenant, 1, MOST_WAITS):
+            return False
         waiters = self._waiters.setdefault(seq, [])
-        self._waits += 1
 
         def late() -> None:
             waiters.remove(wake)
             if not waiters:
                 self._waiters.pop(seq, None)
-            self._waits -= 1
+            self._waits.give_back(tenant, 1)
             again()
 
         def wake() -> None:
             timer.cancel()
-            self._waits -= 1
+            self._waits.give_back(tenant, 1)
             again()
 
         timer = self._loop.call_later(seconds, late)
         waiters.append(wake)
+        return True
 
     def _ended(self, seq: int) -> None:
         for wake in self._waiters.pop(seq, ()):

@@ -2,7 +2,8 @@
 
 A writer commits whatever came while it was busy with the last commit, so the busier it is the more
 share a commit: group commit without a timer. A reader has a connection of its own, because a look
-must not wait for the disk's write cache.
+must not wait for the disk's write cache. It serves those who ask in turn: who asks for much waits
+for that alone.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ import structlog
 
 from scheduler.durable.database import FILE, Damaged, Database, Op
 from scheduler.durable.records import Bounds
-from scheduler.errors import Unavailable
+from scheduler.errors import Overloaded, Unavailable
 
 MOST_AT_ONCE = 1_000
 """Operations of one transaction."""
+
+LOOKS_AT_ONCE = 4
+"""Looks of each who asks, before the next one's turn."""
+
+MOST_LOOKS = 10_000
+"""Looks of each that may wait."""
 
 LOCK_S = 10.0
 """How long a store is waited for that another process has not let go yet."""
@@ -38,12 +45,13 @@ log = structlog.get_logger()
 
 
 class _Worker:
-    """A thread that does what is in its queue, as much of it at once as there is."""
+    """A thread that does what is in its queues, in each of them in order, some of each at once."""
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, at_once: int) -> None:
         self._loop = loop
+        self._at_once = at_once
         self._ready = threading.Condition()
-        self._queue: deque[tuple[Op, Then]] = deque()
+        self._queues: dict[str, deque[tuple[Op, Then]]] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -55,14 +63,19 @@ class _Worker:
         self._work = work
         self._thread.start()
 
-    def put(self, op: Op, then: Then) -> None:
-        """Has something done, after all that was put before."""
+    def put(self, op: Op, then: Then, queue: str = "") -> None:
+        """Has something done, after all that was put into that queue before."""
         with self._ready:
-            self._queue.append((op, then))
+            self._queues.setdefault(queue, deque()).append((op, then))
             self._ready.notify()
 
+    def waiting(self, queue: str) -> int:
+        """How much is in a queue."""
+        with self._ready:
+            return len(self._queues.get(queue, ()))
+
     def close(self) -> None:
-        """Does what is in the queue, and ends."""
+        """Does what is in the queues, and ends."""
         with self._ready:
             self._closing = True
             self._ready.notify()
@@ -86,10 +99,14 @@ class _Worker:
 
     def _take(self) -> list[tuple[Op, Then]]:
         with self._ready:
-            while not self._queue and not self._closing:
+            while not self._queues and not self._closing:
                 self._ready.wait()
-            count = min(len(self._queue), MOST_AT_ONCE)
-            return [self._queue.popleft() for _ in range(count)]
+            batch = []
+            for name, queue in list(self._queues.items()):
+                batch += [queue.popleft() for _ in range(min(len(queue), self._at_once))]
+                if not queue:
+                    del self._queues[name]
+            return batch
 
     def _tell(self, batch: list[tuple[Op, Then]], found: Sequence[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who asked
@@ -121,8 +138,8 @@ class Store:
         self._opened = threading.Event()
         self._refused: sqlite3.Error | OSError | None = None
         self._lock: int | None = None
-        self._writer = _Worker("laxity-tasks-write", loop)
-        self._reader = _Worker("laxity-tasks-read", loop)
+        self._writer = _Worker("laxity-tasks-write", loop, MOST_AT_ONCE)
+        self._reader = _Worker("laxity-tasks-read", loop, LOOKS_AT_ONCE)
         self._writer.start(self._open, lambda database: database.commit)
         self._reader.start(self._open_reading, lambda database: database.look)
 
@@ -130,9 +147,19 @@ class Store:
         """Has something written; `then` hears when it is on disk."""
         self._writer.put(op, then)
 
-    def read(self, op: Op, then: Then) -> None:
-        """Has something looked up; it sees what `write` has answered."""
-        self._reader.put(op, then)
+    def read(self, op: Op, then: Then, tenant: str = "") -> None:
+        """Has something looked up; it sees what `write` has answered.
+
+        Args:
+            op: What to look up.
+            then: Told what was found; `Overloaded` at once where that tenant asks for too much.
+            tenant: Who asks, and waits for nobody else's looks but one of each; "" is the box.
+        """
+        if tenant and self._reader.waiting(tenant) >= MOST_LOOKS:
+            text = f"{tenant!r} waits for {MOST_LOOKS} looks at tasks already"
+            then(Overloaded(text, {"tenant": tenant, "limit": "looks"}))
+            return
+        self._reader.put(op, then, tenant)
 
     def close(self) -> None:
         """Writes what is to be written, and lets go of the folder."""

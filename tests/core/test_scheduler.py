@@ -186,6 +186,23 @@ def test_a_target_that_changes_keeps_its_runs_and_what_was_learned(box):
     assert changed.curve(offer()).predict(1, 0.99) == 800 * MS
 
 
+def test_what_waits_for_a_target_that_turns_out_to_take_nothing_like_it_ends_at_once(box):
+    box.handle(TargetUp(target()), 0)
+    box.handle(TargetUp(target("gpu:0", offer("other"))), 0)
+    others = RequestClass("other", None, ())
+    submit(
+        box,
+        *[request(i, 90) for i in range(1, 10)],
+        *[request(i, 90, others) for i in range(10, 19)],
+    )
+    queued = [record.request for record in box.scheduler.ledger.queued()]
+    waiting = {each.id for each in queued if each.kind.model == "m"}
+    assert waiting
+    said = box.handle(TargetChanged(replace(target(), too_large=(("m", ()),))), 1 * MS)
+    assert outcomes(said) == dict.fromkeys(waiting, Outcome.UNAVAILABLE)
+    assert "refused by cpu:0: as one before" in of(Finish, said)[0].reason
+
+
 def test_what_is_too_large_for_every_target_ends_and_what_is_not_goes_elsewhere(box):
     box.handle(TargetUp(target()), 0)
     submit(box, request(1, 90), request(2, 90))
@@ -193,7 +210,7 @@ def test_what_is_too_large_for_every_target_ends_and_what_is_not_goes_elsewhere(
     said = box.handle(BatchFailed(1, "it is too much", started=False), 1 * MS)
     assert outcomes(said) == {1: Outcome.UNAVAILABLE, 2: Outcome.UNAVAILABLE}
     assert (
-        "inputs that large for model 'm' are refused by cpu:0: it is too much"
+        "inputs that large or dear for model 'm' are refused by cpu:0: it is too much"
         in of(Finish, said)[0].reason
     )
     assert outcomes(submit(box, request(3, 90), at_ms=2)) == {3: Outcome.UNAVAILABLE}

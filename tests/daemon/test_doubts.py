@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetState
-from scheduler.daemon.doubts import FIRST_NS, IDLE_NS, MOST_NS, Doubts
+from scheduler.core.targets import Run, TargetState
+from scheduler.daemon.doubts import FIRST_NS, IDLE_NS, MOST_NS, RUNS, SHARE, Doubts
 from scheduler.daemon.submission import Submission
 from tests.core.world import offer, target
 
@@ -55,6 +55,41 @@ def test_only_what_idles_is_asked(change):
     for name, value in change.items():
         setattr(busy, name, value)
     assert asked(Doubts(), [busy], LATER) is None
+
+
+def busy_device(base_ms: float = 100) -> TargetState:
+    """It runs another model all the time."""
+    busy = device("cpu:0", base_ms)
+    other = offer("other", base_ms=2)
+    busy.add_offers([other])
+    busy.begin(Run(1, "cpu:0", other, (1,), {1}, LATER, 2 * MS))
+    return busy
+
+
+def test_a_model_whose_measurement_alone_forbids_it_is_measured_on_a_busy_device_too():
+    now_ns = 3_600 * S
+    assert asked(Doubts(), [busy_device()], now_ns) == "cpu:0"
+    assert asked(Doubts(), [busy_device(), device("gpu:0", 200)], now_ns) == "gpu:0", "it idles"
+    assert asked(Doubts(), [busy_device(40)], now_ns) is None, "it was refused for the load"
+
+
+def test_a_model_that_a_busy_device_runs_tells_of_itself():
+    busy, now_ns = busy_device(), 3_600 * S
+    busy.curve(busy.offers["m"][0]).observe(1, 100 * MS, now_ns - 1)
+    assert asked(Doubts(), [busy], now_ns) is None
+
+
+def test_a_busy_device_is_disturbed_for_a_small_share_of_its_time():
+    doubts, busy, runs_ns, end_ns = Doubts(), busy_device(), 0, 1_000 * S
+    models = [f"m{n}" for n in range(50)]
+    busy.add_offers([offer(model, base_ms=100) for model in models])
+    refused = [replace(REFUSED, kind=RequestClass(model, None, ())) for model in models]
+    for now_ns in range(0, end_ns, S):
+        for each in refused:
+            found = doubts.refused(each, [busy], now_ns)
+            if found is not None:
+                runs_ns += RUNS * busy.curve(found[1]).predict(1, 0.5)
+    assert 0 < runs_ns <= SHARE * end_ns
 
 
 def test_what_has_not_the_model_is_not_asked():

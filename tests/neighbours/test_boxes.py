@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.requests import RequestClass
 from scheduler.daemon.neighbours.peer_link import PeerLink
+from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways import meter
 from scheduler.errors import DeadlineExpired
-from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, until
+from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, X, until
 from tests.neighbours.virtual_loop import run_virtually
 
 CAPACITY = 8 / 0.06
@@ -195,6 +197,21 @@ async def test_a_way_that_was_slow_once_is_measured_again(monkeypatch: pytest.Mo
         assert (b.device.measured, a.device.measured) == (0, 0)
         assert a.endings["completed"] > 80
         assert forwarded(a) == a.endings["completed"], "no request was staked on it"
+
+
+@virtually
+async def test_measuring_a_slow_way_again_sends_no_more_than_it_carries_in_a_moment():
+    async with site(Box("a", models={}), Box("b", body_bytes=10_000_000)) as (a, b):
+        await asyncio.sleep(1)
+        link = link_to(a, "b")
+        link._meter.carried(100_000, 0, 10**9)  # 10 us for each byte
+        before = link._meter.sent_bytes
+        body = memoryview(bytes(5_000_000))
+        kind = RequestClass("m", None, ((4,),))
+        refused = Submission(kind, X, body, 0, 3, 1.0, False, lambda _: None)
+        link.measure_again(b.device.spec().offers[0], refused)
+        await until(lambda: link._meter.sent_bytes > before)
+        assert (link._meter.sent_bytes - before) * 10_000 <= 50_000_000
 
 
 @virtually

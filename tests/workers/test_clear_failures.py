@@ -14,7 +14,7 @@ from onnx import helper
 
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
-from workers import device_host
+from workers import measuring_again
 from workers.device_host import DeviceHost
 from workers.memory import resident_bytes
 from workers.runtimes import RUNTIMES
@@ -291,7 +291,8 @@ def test_nothing_is_measured_again_while_all_is_due_in_another_power_mode(start,
     assert [host.has_changed() for _ in range(2)] == [False, True]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_host, "measure_ladder", lambda *_, **__: {1: (1,)})
+        patch.setattr(measuring_again, "_IDLE_NS", 0)
+        patch.setattr(measuring_again, "measure_ladder", lambda *_, **__: {1: (1,)})
         assert host.measure_again("good", "1") is None
 
     assert sorted((tmp_path / "state/profiles").glob("*.json")) == store

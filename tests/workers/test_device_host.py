@@ -15,7 +15,7 @@ from scheduler.core.offers import Offer
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.onnx_models import save
-from workers import device_host
+from workers import measuring_again
 from workers.batches import Item, ItemRunner
 from workers.device_host import DeviceHost
 from workers.link import offer_from, offer_header
@@ -134,7 +134,7 @@ class TestMeasuredAgain:
         say_it_took(tmp_path / "state/profiles", 10**9)
         host = start()
         (before,) = host.prepare()
-        monkeypatch.setattr(device_host, "measure_ladder", lambda *_, **__: {1: (1000,)})
+        monkeypatch.setattr(measuring_again, "measure_ladder", lambda *_, **__: {1: (1000,)})
 
         offer = host.measure_again("relu", "1")
 
@@ -143,6 +143,38 @@ class TestMeasuredAgain:
         assert offer.latency_ns == {**before.latency_ns, 1: (1000,)}
         (stored,) = start().prepare()
         assert stored.latency_ns == offer.latency_ns
+
+    @pytest.mark.parametrize(("known_ns", "runs"), [(10**9, 4), (1, 2)])
+    def test_while_others_are_served_a_few_single_items_tell(
+        self, known_ns, runs, start, add, tmp_path, monkeypatch
+    ):
+        add("relu", onnx_models.relu())
+        add("other", onnx_models.relu())
+        list(start().prepare())
+        say_it_took(tmp_path / "state/profiles", known_ns)
+        host = start()
+        before = {offer.model: offer for offer in host.prepare()}["relu"]
+        monkeypatch.setattr(measuring_again, "_IDLE_NS", 3_600 * 10**9)
+        host.run("other", "1", xs(1.0))
+        run_batch, sizes = ItemRunner.run_batch, []
+
+        def counted(runner, items):
+            sizes.append(len(items))
+            return run_batch(runner, items)
+
+        monkeypatch.setattr(ItemRunner, "run_batch", counted)
+
+        offer = host.measure_again("relu", "1")
+
+        assert sizes == [1] * runs
+        if known_ns == 1:
+            assert offer is None
+        else:
+            assert offer is not None
+            assert offer.latency_ns.keys() == before.latency_ns.keys()
+            assert all(ns < known_ns for samples in offer.latency_ns.values() for ns in samples)
+        (stored, _) = sorted(start().prepare(), key=lambda offer: offer.model != "relu")
+        assert stored == before, "larger batches were not measured, so it is not kept"
 
     def test_what_is_no_faster_changes_nothing(self, start, add, tmp_path):
         add("relu", onnx_models.relu())
@@ -434,6 +466,18 @@ def test_a_missing_library_is_a_problem_and_the_other_serves(start, add, monkeyp
     (problem,) = host.problems
     assert (problem.runtime, problem.model) == ("openvino", "*")
     assert "openvino cannot be imported" in problem.reason
+
+
+def test_an_emulated_device_that_fails_requests_is_measured_all_the_same(start, add):
+    add("relu", onnx_models.relu())
+    host = start("emulated", base_ms=0.01, fail_rate=1.0)
+
+    (offer,) = host.prepare()
+
+    assert (offer.runtime, host.problems) == ("emulated", [])
+    assert {str(answer) for answer in host.run("relu", "1", xs(1.0, 2.0))} == {
+        "emulated failure on cpu:0"
+    }
 
 
 def test_nothing_is_emulated_unless_asked_for(start):

@@ -102,7 +102,7 @@ def test_a_share_of_batches_fails_and_says_it_is_emulated(emulate, batch):
 
 def fault(session: EmulatedSession, inputs: Any) -> RunError | None:
     try:
-        session.run(inputs)
+        session.serve(inputs)
     except RunError as error:
         return error
     return None

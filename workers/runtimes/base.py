@@ -109,6 +109,15 @@ class Session(Protocol):
         ...
 
 
+@runtime_checkable
+class Serving(Protocol):
+    """A session that behaves otherwise for requests than while it is compared and measured."""
+
+    def serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch of requests; the rest is as in `Session.run`."""
+        ...
+
+
 class Runtime(Protocol):
     """A library that loads and runs models."""
 

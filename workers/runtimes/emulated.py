@@ -35,7 +35,7 @@ class LatencyProfile(BaseModel):
         base_ms: Milliseconds that any batch takes.
         per_item_ms: Milliseconds that each item adds.
         jitter: Sigma of the lognormal factor on each batch's time; its median is 1.
-        fail_rate: Share of batches that fail.
+        fail_rate: Share of batches of requests that fail; measuring never does.
         seed: Seeds jitter and failures.
     """
 
@@ -163,15 +163,24 @@ class EmulatedSession:
         """Take the configured time and answer zeros; see `Session.run`.
 
         Raises:
-            RunError: The profile's `fail_rate` struck, or a tensor is missing or unknown.
+            RunError: A tensor is missing or unknown.
         """
         started_ns = self._clock_ns()
         check_names(inputs, self._names)
         batch = len(inputs[self._names[0]]) if self._signature.batched else 1
         self._wait_until(started_ns + self._latency_ns(batch))
+        return self._zeros(batch)
+
+    def serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The same for requests, which fail now and then; see `Serving`.
+
+        Raises:
+            RunError: The profile's `fail_rate` struck, or as in `run`.
+        """
+        outputs = self.run(inputs)
         if self._profile.fail_rate and self._rng.random() < self._profile.fail_rate:
             raise RunError(f"emulated failure on {self._device.id}")
-        return self._zeros(batch)
+        return outputs
 
     def close(self) -> None:
         """Hold nothing, so free nothing."""

@@ -57,12 +57,17 @@ class Finder:
         endpoint: The server.
         meter: Told what is seen of the way.
         till: Pays for trials.
+
+    Attributes:
+        settled_ns: When what was paid for a trial that is under way is settled at the latest; 0
+            while none is.
     """
 
     def __init__(
         self, config: CloudConfig, endpoint: Endpoint, meter: WayMeter, till: Till
     ) -> None:
         """Has not looked yet."""
+        self.settled_ns = 0
         self._config = config
         self._endpoint = endpoint
         self._meter = meter
@@ -239,12 +244,15 @@ class Finder:
         wanted = [spec.name for spec in model.card.signature.outputs]
         inputs = stacked(model, [trial])
         inference = Inference(model.remote, model.version, inputs, wanted, timeout_s, timeout_s)
+        self.settled_ns = started_ns + int(timeout_s * 1e9)
         try:
             inferred = await self._endpoint.infer(inference)
         except RemoteError as error:
             if error.fault in NOT_RUN:
                 self._till.give_back(1, timeout_s, time.monotonic_ns() - started_ns)
             raise
+        finally:
+            self.settled_ns = 0
         took_ns = time.monotonic_ns() - started_ns
         self._till.settle(timeout_s, took_ns)
         split(model, inferred.outputs, 1)

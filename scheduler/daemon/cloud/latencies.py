@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 import structlog
@@ -27,29 +29,76 @@ little less than twice as much, so that it is tried when work piles up, and meas
 MATERIAL = 0.25
 """An offer is made anew when a median has moved by more than this share."""
 
+FIRST_NS, MOST_NS = 10_000_000_000, 600_000_000_000
+"""For how long a batch size that looks slower than two of half its size is believed to be so, since
+one ran: at first, and at most. Each time it is twice as long."""
+
 RUNTIME = "oip"
+
+
+class _Size:
+    """What is known of one batch size.
+
+    Attributes:
+        samples: How long such batches took; the oldest give way.
+        seen_ns: When the last one came.
+        believed_ns: For how long it is believed that it is slow.
+    """
+
+    __slots__ = ("believed_ns", "samples", "seen_ns")
+
+    def __init__(self, samples: Iterable[int], now_ns: int) -> None:
+        self.samples = deque(samples, SAMPLES)
+        self.seen_ns = now_ns
+        self.believed_ns = FIRST_NS
+
+    @property
+    def is_measured(self) -> bool:
+        return len(self.samples) >= _ENOUGH
+
+    def is_slower(self, guessed: Sequence[int]) -> bool:
+        """Whether it looks so slow that nobody has a reason to try it."""
+        return self.is_measured and _median(self.samples) > _median(guessed)
+
+    def is_stale(self, now_ns: int) -> bool:
+        """Whether what it looks like was not seen for as long as it is believed."""
+        return now_ns - self.seen_ns >= self.believed_ns
+
+    def forget(self) -> None:
+        """It is as if it had not been measured, and if it is slow indeed is believed for longer."""
+        self.samples.clear()
+        self.believed_ns = min(MOST_NS, 2 * self.believed_ns)
 
 
 class Latencies:
     """What is known of one model at one server.
 
-    Batches grow as they are learned: the sizes that were measured are offered, and the next.
+    Batches grow as they are learned: the sizes that were measured are offered, and the next. One
+    that was measured in a bad moment is taken for unmeasured after a while, or nobody would try it
+    again.
 
     Args:
         model: The model.
         known: Latencies in nanoseconds by batch size, from an earlier time.
+        clock_ns: The monotonic clock.
     """
 
-    def __init__(self, model: CloudModel, known: Mapping[int, Iterable[int]]) -> None:
+    def __init__(
+        self,
+        model: CloudModel,
+        known: Mapping[int, Iterable[int]],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """Knows what was known."""
         self.model = model
-        self._sizes = [1]
-        while 2 * self._sizes[-1] <= model.max_batch:
-            self._sizes.append(2 * self._sizes[-1])
-        self._samples: dict[int, deque[int]] = {
-            size: deque(known.get(size, ()), SAMPLES) for size in self._sizes
-        }
-        self._largest = self._sizes[-1]
+        self._clock_ns = clock_ns
+        self._sizes = {1: _Size(known.get(1, ()), clock_ns())}
+        size = 2
+        while size <= model.max_batch:
+            self._sizes[size] = _Size(known.get(size, ()), clock_ns())
+            size *= 2
+        self._largest = max(self._sizes)
+        self._most = inf
         self._offered: dict[int, int] = {}
         self._back_ns = 0
 
@@ -59,47 +108,49 @@ class Latencies:
 
     def allow_all(self) -> None:
         """Takes back what was refused."""
-        self._largest = self._sizes[-1]
+        self._largest = max(self._sizes)
 
     @property
     def is_known(self) -> bool:
         """Whether there is anything to offer."""
-        return bool(self._samples[1])
+        return bool(self._sizes[1].samples)
 
     def observe(self, size: int, latency_ns: int) -> None:
         """Learns from a batch."""
-        self._samples[size].append(max(1, latency_ns))
+        known = self._sizes[size]
+        known.samples.append(max(1, latency_ns))
+        known.seen_ns = self._clock_ns()
 
     @property
     def median_ns(self) -> int:
         """The median of single items; 0 where nothing is known."""
-        return _median(self._samples[1]) if self._samples[1] else 0
+        return _median(self._sizes[1].samples) if self.is_known else 0
 
     def start_over(self, latencies_ns: Iterable[int]) -> None:
         """Forgets all but what single items have just taken."""
-        for samples in self._samples.values():
-            samples.clear()
+        for known in self._sizes.values():
+            known.samples.clear()
         for latency_ns in latencies_ns:
             self.observe(1, latency_ns)
 
     def longest_ns(self, size: int) -> int:
         """The longest that was lately seen, of that size or the next smaller one that was."""
-        for known in sorted(self._samples, reverse=True):
-            if known <= size and self._samples[known]:
-                return max(self._samples[known]) * size // known
+        for smaller, known in reversed(self._sizes.items()):
+            if smaller <= size and known.samples:
+                return max(known.samples) * size // smaller
         return 0
 
-    def offer(self, back_ns: int) -> Offer:
-        """What it can be counted on for from now on, with the way back."""
-        ladder = {1: tuple(sorted(self._samples[1]))}
-        for size in self._sizes[1:]:
-            if size > self._largest:
-                break
-            samples = self._samples[size]
-            if len(samples) < _ENOUGH:
-                ladder[size] = tuple([int(_NEXT * sample) for sample in ladder[size // 2]])
-                break
-            ladder[size] = tuple(sorted(samples))
+    def offer(self, back_ns: int, most: float = inf) -> Offer:
+        """What it can be counted on for from now on, with the way back, in batches up to a size."""
+        self._most = most
+        ladder = {1: tuple(sorted(self._sizes[1].samples))}
+        for size, known, guessed in self._above(ladder):
+            if known.is_slower(guessed):
+                if known.is_stale(self._clock_ns()):
+                    known.forget()
+            elif known.is_measured:
+                known.believed_ns = FIRST_NS
+            ladder[size] = tuple(sorted(known.samples)) if known.is_measured else guessed
         self._offered = {size: _median(samples) for size, samples in ladder.items()}
         self._back_ns = back_ns
         there_and_back = {
@@ -108,23 +159,35 @@ class Latencies:
         }
         return Offer(self.model.card.name, self.model.variant, RUNTIME, there_and_back)
 
+    def _above(
+        self, ladder: Mapping[int, tuple[int, ...]]
+    ) -> Iterator[tuple[int, _Size, tuple[int, ...]]]:
+        """The sizes above 1 that may be offered, each with what the one below lets expect."""
+        measured = max([size for size, known in self._sizes.items() if known.is_measured] or [1])
+        for size, known in self._sizes.items():
+            if 1 < size <= min(self._largest, self._most, 2 * measured):
+                yield size, known, tuple([int(_NEXT * sample) for sample in ladder[size // 2]])
+
     def moved(self) -> bool:
         """Whether the last offer is no longer true enough."""
         for size, offered_ns in self._offered.items():
-            samples = self._samples[size]
-            if len(samples) < _ENOUGH:
+            known = self._sizes[size]
+            if not known.is_measured:
                 continue
-            apart_ns = abs(_median(samples) - offered_ns)
+            apart_ns = abs(_median(known.samples) - offered_ns)
             if apart_ns > MATERIAL * (offered_ns + self._back_ns):
                 return True
             larger = 2 * size
-            if larger <= self._largest and larger not in self._offered:
+            if larger <= min(self._largest, self._most) and larger not in self._offered:
+                return True
+            half_ns = self._offered.get(size // 2)
+            if half_ns and offered_ns > _NEXT * half_ns and known.is_stale(self._clock_ns()):
                 return True
         return False
 
     def measured(self) -> dict[int, list[int]]:
         """The latencies by batch size."""
-        return {size: list(samples) for size, samples in self._samples.items() if samples}
+        return {size: list(known.samples) for size, known in self._sizes.items() if known.samples}
 
 
 def _median(samples: Iterable[int]) -> int:

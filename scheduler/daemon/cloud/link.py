@@ -24,10 +24,12 @@ from scheduler.daemon.cloud.pace import Pace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel, split
 from scheduler.daemon.cloud.till import Till
+from scheduler.daemon.cloud.watch import Watch
 from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
-from scheduler.daemon.ways.breaker import Breaker, BreakerState
+from scheduler.daemon.ways.breaker import Breaker
+from scheduler.daemon.ways.giving_up import is_early
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.purse import Purse
 from scheduler.daemon.ways.shrinking import shrunk_note
@@ -43,17 +45,6 @@ _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
 
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 """The same for pauses after a refusal."""
-
-_EARLY = 0.5
-"""Who gives up before so much of a batch's time is over does so by a limit of his own, and would
-again: the batch is not sent there at once."""
-
-_MARGIN_NS = 3_000_000_000
-"""A target whose breaker is open stays closed so much longer than the next probe should take, lest
-batches go there because this process was held up."""
-
-_UNPAID_NS = 1_000_000_000
-"""How long it takes nothing where spending is within the budget, but can't be written down."""
 
 
 class CloudLink:
@@ -83,8 +74,6 @@ class CloudLink:
         self._endpoint = endpoint
         self._catalog = catalog
         self._till = Till(config, purse)
-        self._till.on_back = self._on_money
-        self._lacking = 1, 0.0
         self._memory = memory
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -93,19 +82,27 @@ class CloudLink:
         # Of each box its own, lest all come back at the same moments.
         chance = Random(f"{config.name}@{socket.gethostname()}")
         self._breaker = Breaker(TRIP_AFTER, Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance))
-        self._standing = Standing(config, self._breaker, self._meter, listener)
+        self._standing = Standing(config, self._breaker, self._meter, self._till, listener)
         self._retries = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._pauses = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS, chance)
         self._looks = Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance)
         self._finder = Finder(config, endpoint, self._meter, self._till)
         self._runs: dict[int, SentBatch] = {}
-        self._news = asyncio.Event()
+        self._watch = Watch(
+            endpoint,
+            self._finder,
+            self._breaker,
+            self._meter,
+            self._pace,
+            self._standing,
+            self._under_way,
+            self._trip,
+        )
         self._measuring: asyncio.Task[None] | None = None
         self._problems: list[tuple[str, str]] = []
-        self._suspect = self._outdated = False
         self._gone = ""
         self._served: set[str] = set()
-        self._heard_ns = self._answered_ns = self._felt_ns = self._open_ns = 0
+        self._answered_ns = 0
 
     # -- TargetLink
 
@@ -200,9 +197,8 @@ class CloudLink:
         await self._catalog.spoken.wait()
         self._listener.on_progress(self._id, 0, 1, "looking at the server")
         found = await self._finder.find(self._catalog.cards, known)
-        self._outdated = self._suspect = False
+        self._watch.begin()
         self._served.clear()
-        self._heard_ns = time.monotonic_ns()
         self._problems = found.problems
         self._listener.on_catalog(self._id, [], found.problems)
         self._memory.write(found.latencies.values())
@@ -213,7 +209,7 @@ class CloudLink:
     async def _watch_and_find_more(self) -> None:
         finding = self._loop.create_task(self._finder.keep_finding(self._missing, self._found_more))
         try:
-            await self._watch()
+            await self._watch.keep()
         finally:
             await end_tasks([finding])
 
@@ -225,66 +221,18 @@ class CloudLink:
     def _missing(self) -> list[ModelCard]:
         """The models that the server might have by now."""
         cards, known = self._catalog.cards.values(), self._standing.latencies
-        return [] if self._is_open() else [card for card in cards if card.name not in known]
+        return [] if self._watch.is_open else [card for card in cards if card.name not in known]
 
-    async def _watch(self) -> None:
-        """Probes, and brings the breaker back, until the models have to be found anew."""
-        while not self._outdated:
-            if self._is_open():
-                await asyncio.sleep(self._open_ns / 1e9)
-                await self._try_again()
-                continue
-            # Not `wait_for`, which before Python 3.12 may swallow that it is cancelled.
-            every_s = self._pace.every_s()
-            timer = self._loop.call_later(every_s, self._news.set)
-            await self._news.wait()
-            timer.cancel()
-            self._news.clear()
-            is_due = time.monotonic_ns() - self._felt_ns >= every_s * 1e9
-            if not self._is_open() and (self._suspect or is_due):
-                self._suspect = False
-                await self._probe()
-
-    def _is_open(self) -> bool:
-        return self._breaker.state is BreakerState.OPEN
-
-    async def _probe(self) -> None:
-        under_way = sum([run.size_bytes for run in self._runs.values()])
-        # On one connection it comes after all that is being sent, whose time is no round trip.
-        patience_s = self._pace.patience_s() + self._meter.byte_ns * under_way / 1e9
-        try:
-            await self._finder.probe(patience_s, alone=not self._meter.is_bulk(under_way))
-        except RemoteError as error:
-            if not self._is_open():
-                self._trip(f"no answer to a probe: {error}")
-            return
-        self._heard_ns = self._felt_ns = time.monotonic_ns()
-        self._standing.tell_changes()
-
-    async def _try_again(self) -> None:
-        try:
-            await self._finder.probe(self._pace.retry_s())
-        except RemoteError as error:
-            self._endpoint.reconnect()
-            self._open_ns = self._breaker.trip(str(error))
-            self._close_while_open()
-            return
-        self._heard_ns = time.monotonic_ns()
-        self._breaker.half_open()
-        self._standing.allow_sizes()
-        self._standing.open()
-
-    def _close_while_open(self) -> None:
-        self._standing.close_for(self._open_ns + int(self._pace.retry_s() * 1e9) + _MARGIN_NS)
+    def _under_way(self) -> int:
+        return sum([run.size_bytes for run in self._runs.values()])
 
     def _look_out(self, run: SentBatch) -> None:
         """A batch takes longer than it should: is anybody there?"""
         if run.id not in self._runs:
             return
-        silent_ns = time.monotonic_ns() - max(self._heard_ns, run.sent_ns)
+        silent_ns = time.monotonic_ns() - max(self._watch.heard_ns, run.sent_ns)
         if silent_ns >= run.patience_ns:
-            self._suspect = True
-            self._news.set()
+            self._watch.suspect()
         wait_ns = max(run.patience_ns - silent_ns, int(self._pace.patience_s() * 1e9))
         run.timer = self._loop.call_later(wait_ns / 1e9, self._look_out, run)
 
@@ -297,11 +245,13 @@ class CloudLink:
         timeout_s = max(least_s, self._till.affordable_s(len(run.requests), timeout_s))
         if not self._till.pay(len(run.requests), timeout_s):
             self._end(run)
-            self._unpaid(len(run.requests), least_s)
-            self._listener.on_not_run(run.id, f"{self._id}: the budget is spent")
+            kind, settled_ns = run.requests[0].kind, self._settled_ns()
+            why = self._till.keep_back(kind, len(run.requests), least_s, settled_ns)
+            self._standing.offer_anew()
+            self._listener.on_not_run(run.id, f"{self._id}: {why}")
             return
-        if self._till.closed_ns() is not None:
-            self._unpaid(1, 0.0)
+        if self._till.close_if_spent(self._settled_ns()):
+            self._standing.tell()
         model = self._standing.latencies[run.dispatch.model].model
         try:
             await run.shrink(model)
@@ -318,19 +268,13 @@ class CloudLink:
         else:
             self._came_back(run, model, inferred, list(results), timeout_s)
 
-    def _unpaid(self, requests: int, seconds: float) -> None:
-        """Takes nothing until such a batch can be paid, or one that is there may be settled."""
-        self._lacking = requests, seconds
-        unpaid_ns = self._till.closed_ns(requests, seconds) or _UNPAID_NS
-        if self._till.settles and self._runs:
-            settled_ns = min([run.sent_ns + run.patience_ns for run in self._runs.values()])
-            wait_ns = abs(settled_ns - time.monotonic_ns())  # as long again as it is overdue
-            unpaid_ns = min(unpaid_ns, max(wait_ns, _FIRST_PAUSE_NS))
-        self._standing.unpaid_for(unpaid_ns)
-
-    def _on_money(self) -> None:
-        if self._standing.is_unpaid and self._till.closed_ns(*self._lacking) is None:
-            self._standing.unpaid_for(0)
+    def _settled_ns(self) -> int | None:
+        """How long until some of what was paid may come back; None where nothing is under way."""
+        now_ns = time.monotonic_ns()
+        due_ns = [run.sent_ns + run.patience_ns for run in self._runs.values()]
+        if self._finder.settled_ns:
+            due_ns.append(self._finder.settled_ns)
+        return abs(min(due_ns) - now_ns) if due_ns else None  # as long again as it is overdue
 
     def _came_back(
         self,
@@ -340,7 +284,8 @@ class CloudLink:
         results: list[Packed | str],
         timeout_s: float,
     ) -> None:
-        now_ns = self._heard_ns = self._answered_ns = time.monotonic_ns()
+        now_ns = self._answered_ns = time.monotonic_ns()
+        self._watch.heard()
         size, work_ns = run.learn(model, inferred)
         took_ns, there_ns = now_ns - run.sent_ns - work_ns, inferred.there_ns
         if there_ns is not None:
@@ -349,7 +294,7 @@ class CloudLink:
         self._till.settle(timeout_s, now_ns - run.sent_ns)
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
         if self._meter.carried(inferred.sent, inferred.received, way_ns):
-            self._felt_ns = now_ns
+            self._watch.felt()
         left_ns = max(1, took_ns - self._meter.both_ways_ns(size))
         execute_ns = left_ns if there_ns is None else there_ns
         count = len(run.requests)
@@ -378,8 +323,8 @@ class CloudLink:
                 self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.EXPIRED:
-                now_ns = self._heard_ns = time.monotonic_ns()
-                if now_ns - run.sent_ns < _EARLY * timeout_s * 1e9:
+                self._watch.heard()
+                if is_early(time.monotonic_ns() - run.sent_ns, timeout_s * 1e9):
                     self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.UNREACHABLE:
@@ -389,16 +334,15 @@ class CloudLink:
                 self._failed(reason)
                 self._listener.on_not_run(run_id, reason)
             case Fault.TOO_LARGE:
-                self._heard_ns = time.monotonic_ns()
+                self._watch.heard()
                 self._standing.refused_size(run.requests[0].kind, len(run.requests))
                 self._listener.on_not_run(run_id, reason)
             case Fault.GONE | Fault.UNKNOWN_CALLER:
-                self._outdated = True
                 # It may be described and not served: then a trial tells.
                 model = run.dispatch.model
                 is_new = error.fault is Fault.UNKNOWN_CALLER or model in self._served
                 self._gone = "" if is_new else model
-                self._news.set()
+                self._watch.outdate()
                 self._forget_runs()
                 self._listener.on_lost(self._id, reason, blameless=True)
             case Fault.INVALID:
@@ -421,17 +365,15 @@ class CloudLink:
 
     def _trip(self, reason: str) -> None:
         """Opens the breaker, unless it is open."""
-        if not self._is_open():
+        if not self._watch.is_open:
             self._opened(self._breaker.trip(reason), reason)
 
     def _opened(self, open_ns: int, reason: str) -> None:
         """Takes back all that is there, which is lost or would come too late."""
         log.warning("cloud breaker opened", target=self._id, reason=reason)
-        self._open_ns = open_ns
-        self._news.set()
         runs = self._forget_runs()
         # Closed first, or what is taken back would be sent there again.
-        self._close_while_open()
+        self._watch.opened(open_ns)
         self._endpoint.reconnect()
         for run in runs:
             self._listener.on_not_run(run.id, reason)

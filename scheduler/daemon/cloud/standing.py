@@ -13,6 +13,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetSpec
 from scheduler.daemon.cloud.latencies import Latencies
+from scheduler.daemon.cloud.till import Till
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.ways.breaker import Breaker, BreakerState
 from scheduler.daemon.ways.limit import Least, VegasLimit
@@ -38,6 +39,7 @@ class Standing:
         config: The server's.
         breaker: Whether anything is sent there.
         meter: What the way is like.
+        till: What can be paid.
         listener: Who tells the core.
 
     Attributes:
@@ -47,7 +49,12 @@ class Standing:
     """
 
     def __init__(
-        self, config: CloudConfig, breaker: Breaker, meter: WayMeter, listener: LinkListener
+        self,
+        config: CloudConfig,
+        breaker: Breaker,
+        meter: WayMeter,
+        till: Till,
+        listener: LinkListener,
     ) -> None:
         """Knows no model yet."""
         self.limit = VegasLimit(FIRST_LIMIT, config.max_concurrency)
@@ -56,17 +63,20 @@ class Standing:
         self._config = config
         self._breaker = breaker
         self._meter = meter
+        self._till = till
+        till.on_open = self.tell
         self._listener = listener
         self._least = Least()
         self._offers: tuple[Offer, ...] = ()
         self._slots = 0
         self._told_ns = self._offered_ns = 0
-        self._closed_until_ns = self._unpaid_until_ns = 0
+        self._closed_until_ns = 0
 
     def begin(self, latencies: Mapping[str, Latencies]) -> None:
         """The server is there, with these models."""
         self.latencies = latencies
-        self._closed_until_ns = self._unpaid_until_ns = 0
+        self._closed_until_ns = 0
+        self._till.begin()
         self.too_large.clear()
         self._meter.moved()
         self._make_offers(time.monotonic_ns())
@@ -111,7 +121,7 @@ class Standing:
 
     def tell(self) -> None:
         """Tells how things are now."""
-        until_ns = max(self._closed_until_ns, self._unpaid_until_ns)
+        until_ns = max(self._closed_until_ns, self._till.closed_until_ns)
         self._listener.on_changed(self._spec(), max(0, until_ns - time.monotonic_ns()))
 
     def tell_changes(self) -> None:
@@ -119,9 +129,8 @@ class Standing:
         now_ns = time.monotonic_ns()
         if now_ns - self._told_ns < _TELL_NS or self._breaker.state is BreakerState.OPEN:
             return
-        moved = self._meter.moved() or any(
-            each.model.shrinking.moved() for each in self.latencies.values()
-        )
+        news = [self._meter.moved(), self._till.moved()]
+        moved = any(news) or any(each.model.shrinking.moved() for each in self.latencies.values())
         if not moved and now_ns - self._offered_ns >= _OFFER_NS:
             moved = any(each.moved() for each in self.latencies.values())
         if moved:
@@ -132,16 +141,6 @@ class Standing:
     def close_for(self, closed_ns: int) -> None:
         """Takes no new batch for so long, or longer if that was said before."""
         self._closed_until_ns = max(self._closed_until_ns, time.monotonic_ns() + closed_ns)
-        self.tell()
-
-    @property
-    def is_unpaid(self) -> bool:
-        """Whether it takes no batch because there is no money for one."""
-        return self._unpaid_until_ns > time.monotonic_ns()
-
-    def unpaid_for(self, unpaid_ns: int) -> None:
-        """There is money for a new batch after so long, which may be 0."""
-        self._unpaid_until_ns = time.monotonic_ns() + unpaid_ns
         self.tell()
 
     def open(self) -> None:
@@ -166,7 +165,9 @@ class Standing:
     def _make_offers(self, now_ns: int) -> None:
         self._offered_ns = now_ns
         back_ns = self._meter.back_ns
-        self._offers = tuple([each.offer(back_ns) for each in self.latencies.values()])
+        self._offers = tuple(
+            [each.offer(back_ns, self._till.most(name)) for name, each in self.latencies.items()]
+        )
 
     def _spec(self) -> TargetSpec:
         self._slots, self._told_ns = self._allowed(), time.monotonic_ns()
@@ -180,6 +181,6 @@ class Standing:
             cost_per_s=self._config.cost_per_s,
             remote=True,
             transfer_ns=self._meter.transfer_ns(),
-            too_large=self.too_large.tensors,
+            too_large=self.too_large.tensors + self._till.too_dear,
             forms=tuple(f for each in self.latencies.values() for f in each.model.shrinking.forms),
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -16,6 +16,7 @@ from scheduler.backoff import Backoff
 from scheduler.connection import Connection
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.ending import end_tasks
+from scheduler.daemon.neighbours.guests import Guest, Guests
 from scheduler.daemon.neighbours.members import SUSPECT_NS, Identity, Members
 from scheduler.daemon.neighbours.peer_link import (
     CONNECT_S,
@@ -23,22 +24,12 @@ from scheduler.daemon.neighbours.peer_link import (
     LONGEST_RETRY_NS,
     PeerLink,
 )
-from scheduler.daemon.neighbours.report import report_header, rows_of
 from scheduler.daemon.neighbours.seek import ask
-from scheduler.errors import Forbidden, InvalidInput, LaxityError, Overloaded, ProtocolError
+from scheduler.errors import Forbidden, InvalidInput, LaxityError, ProtocolError
 from workers.link import ModelCard
 
 REPORT_S = 0.2
 """How often others are told, give or take a tenth by chance."""
-
-GOSSIP_EVERY = 5
-"""Every so many reports say whom this box knows."""
-
-SENDER_NS = 1_000_000_000
-"""Who sent something within this time counts as one who will again."""
-
-RETRY_MS = 20
-"""When a box may come again that found no room here."""
 
 MESSAGES = frozenset(("peer", "leave", "ping"))
 """What other boxes say at the native door."""
@@ -51,21 +42,6 @@ _NEWS = {
 }
 
 log = structlog.get_logger()
-
-
-class Guest(Protocol):
-    """Another box's connection to this one's door."""
-
-    @property
-    def held(self) -> int:
-        """How many requests of it are here."""
-
-    @property
-    def local_host(self) -> str | None:
-        """The address at which it found this box."""
-
-    def tell(self, header: wire.Header) -> None:
-        """Says something of its own accord."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +65,6 @@ class SiteOptions:
     token: str | None = None
 
 
-@dataclass(slots=True)
-class _Visit:
-    """A guest, and what is known of it."""
-
-    box: str
-    sent_ns: int = 0
-
-
 class Neighbours:
     """Keeps the members of a site, a link to each, and tells each how this box is.
 
@@ -115,17 +83,12 @@ class Neighbours:
         """Asks nobody before `start`."""
         self._driver = driver
         self._options = options
-        self._is_loaded = is_loaded
         # Another one in each life of the scheduler, also on a box whose clock starts at 1970.
         self._incarnation = random.SystemRandom().getrandbits(62)
         self._members = Members(options.box, self._incarnation)
         self._links: dict[str, PeerLink] = {}
-        self._guests: dict[Guest, _Visit] = {}
-        self._waits: list[dict[tuple[str, str], int]] = []
+        self._guests = Guests(driver, self._members, is_loaded)
         self._tasks: list[asyncio.Task[None]] = []
-        self._cards: list[Any] = []
-        self._room = 0
-        self._beats = 0
         self._alone = False
         self._states: dict[str, str] = {}
 
@@ -156,27 +119,22 @@ class Neighbours:
         if header["t"] == "ping":
             return None
         if header["t"] == "leave":
-            if guest in self._guests:
-                self._members.left(self._guests[guest].box)
+            if (box := self._guests.box_of(guest)) is not None:
+                self._members.left(box)
             return None
         return self._welcome(header, guest)
 
     def check_room(self) -> None:
         """Nothing, while there is room for one more request of another box beside what is here.
 
-        They count by reports; several that found the same room must not fill it several times.
-
         Raises:
             Overloaded: There is none.
         """
-        if len(self._driver.core.ledger.records) >= self._room:
-            raise Overloaded(
-                f"{self._room} requests are here already", {"retry_after_ms": RETRY_MS}
-            )
+        self._guests.check_room()
 
     def gone(self, guest: Guest) -> None:
         """The connection of a guest is closed."""
-        self._guests.pop(guest, None)
+        self._guests.gone(guest)
 
     def _welcome(self, header: wire.Header, guest: Guest) -> Any:
         match header:
@@ -201,8 +159,8 @@ class Neighbours:
             except ValueError as error:
                 raise InvalidInput(str(error)) from None
             self._adopt()
-            self._guests[guest] = _Visit(box)
-        return {**self._who_is_here(guest.local_host), "models": self._own_cards()}
+            self._guests.welcome(guest, box)
+        return {**self._who_is_here(guest.local_host), "models": self._guests.cards()}
 
     # -- what links need to know (Introducer)
 
@@ -322,53 +280,12 @@ class Neighbours:
             before_ns = self._driver.clock_ns()
             await asyncio.sleep(REPORT_S * random.uniform(0.9, 1.1))
             now_ns = self._driver.clock_ns()
-            self._publish(now_ns)
+            self._guests.publish(now_ns)
             # Where this loop itself was held up, the others' reports still wait to be read.
             if now_ns - before_ns < SUSPECT_NS // 2:
                 for link in self._links.values():
                     link.check(now_ns)
             await self._tidy(now_ns)
-
-    def _publish(self, now_ns: int) -> None:
-        if not self._guests:
-            return
-        rows = [row for row in rows_of(self._driver.core, now_ns) if self._is_loaded(row.model)]
-        self._room = max([row.steps[-1][1] for row in rows], default=0)
-        waits = {(row.model, row.variant): row.wait_ns for row in rows}
-        # What waits only for a moment is over before anybody can act on it.
-        lasting = {k: min([ns, *(w[k] for w in self._waits if k in w)]) for k, ns in waits.items()}
-        self._waits = [*self._waits[-1:], waits]
-        self._beats += 1
-        gossip = self._members.gossip(now_ns) if self._beats % GOSSIP_EVERY == 0 else None
-        cards = self._own_cards()
-        changed, self._cards = cards != self._cards, cards
-        for guest, visit in self._guests.items():
-            if guest.held:
-                visit.sent_ns = now_ns
-        for guest in list(self._guests):
-            report = report_header(rows, lasting, self._share_of(guest, now_ns))
-            if gossip is not None:
-                report["members"] = gossip
-            if changed:
-                guest.tell({"t": "catalog", "models": cards})
-            guest.tell(report)
-
-    def _share_of(self, guest: Guest, now_ns: int) -> Callable[[int], int]:
-        """How many requests a box may have here: what others leave, and its part in any case."""
-        held = len(self._driver.core.ledger.records)
-        others = sum(other.held for other in self._guests)
-        senders = {
-            visit.box
-            for other, visit in self._guests.items()
-            if other is guest or (now_ns - visit.sent_ns < SENDER_NS and visit.sent_ns)
-        }
-        left, own = held - guest.held, held - others
-        return lambda room: max(0, room - left, (room - own) // len(senders))
-
-    def _own_cards(self) -> list[Any]:
-        """The models that devices of this box serve."""
-        cards = self._driver.catalog.cards
-        return [asdict(cards[name]) for name in self._driver.own_models()]
 
     async def _tidy(self, now_ns: int) -> None:
         """Lets go of those that are forgotten, and says who came, went or is missing."""

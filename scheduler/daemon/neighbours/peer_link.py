@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -18,14 +18,16 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import forwarded, hold_ns
+from scheduler.daemon.neighbours.introducer import Introducer
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
+from scheduler.daemon.neighbours.pings import Pings
 from scheduler.daemon.neighbours.report import Row, rows_from
 from scheduler.daemon.submission import Submission
+from scheduler.daemon.ways.giving_up import is_early
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.shrinking import Shrinkings, Shrunk, shrunk_note
 from scheduler.errors import LaxityError, ProtocolError
-from workers.link import ModelCard
 
 CONNECT_S = 3.0
 """How long it may take until the other box has said who it is."""
@@ -40,32 +42,6 @@ REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
 """How another box says that it does not take a request."""
 
 log = structlog.get_logger()
-
-
-class Introducer(Protocol):
-    """What a link needs to know of this box, and tells it."""
-
-    def address_of(self, box: str) -> str | None:
-        """Where a member is reached by now; None while it has left."""
-
-    def introduction(self, connection: Connection) -> wire.Header:
-        """The message in which this box says who it is."""
-
-    def met(self, box: str, value: Any) -> None:
-        """A member has answered an introduction.
-
-        Raises:
-            ProtocolError: The answer is none, or of another box.
-        """
-
-    def heard(self, box: str, members: Any) -> None:
-        """A member has sent a report, with whom it knows now and then."""
-
-    def has_same(self, card: ModelCard) -> bool:
-        """Whether a model of that name is the same one here, or none is here."""
-
-    def card(self, model: str) -> ModelCard | None:
-        """What is known here of a model, by this box's own files where it has them."""
 
 
 @dataclass(slots=True)
@@ -123,8 +99,7 @@ class PeerLink:
         self._sent: dict[int, _Sent] = {}
         self._shrinkings = Shrinkings()
         self._shrinking: set[asyncio.Task[None]] = set()
-        self._pinged_ns = 0
-        self._bulk: tuple[int, int] | None = None
+        self._pings = Pings(self._meter, clock_ns)
         self._reported_ns = self._heard_ns = clock_ns()
         self.forwarded = self.refused = 0
 
@@ -161,8 +136,7 @@ class PeerLink:
         self._leaving = connection.draining
         self._known.too_large.clear()
         self._heard_ns = self._clock_ns()
-        self._pinged_ns = 0
-        self._bulk = None
+        self._pings.begin()
         connection.send(wire.encode(self._introducer.introduction(connection)))
         await met
 
@@ -208,14 +182,9 @@ class PeerLink:
         if now_ns - self._heard_ns > SILENT_NS:
             self._reason = f"nothing was heard for {SILENT_NS / 1e9:g} s"
             self._broken.set()
-        elif not self._pinged_ns and not self._meter.is_bulk(self._under_way()):
-            self._pinged_ns = now_ns
-            self._connection.send(wire.encode({"t": "ping", "id": -1}))
-
-    def _under_way(self) -> int:
-        """The bytes that were sent and not answered: behind many, a ping measures their time."""
-        bulk = self._bulk[0] if self._bulk else 0
-        return bulk + sum([sent.sent_size for sent in self._sent.values()])
+        else:
+            requests = sum([sent.sent_size for sent in self._sent.values()])
+            self._pings.small(self._connection, requests + self._pings.under_way)
 
     # -- sending
 
@@ -267,11 +236,9 @@ class PeerLink:
             self._connection.send_soon(wire.encode({"t": "cancel", "id": run_id}))
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
-        """Measures the way with as many bytes as a request has; the rest the box says itself."""
-        if self._connection is not None and not self._bulk and not self._sent:
-            size = min(len(refused.body), self._connection.limits.body_bytes)
-            self._bulk = size, self._clock_ns()
-            self._connection.send_soon(wire.encode({"t": "ping", "id": -3}, [bytes(size)]))
+        """Measures the way, with no more than a request has; the rest the box says itself."""
+        if self._connection is not None and not self._sent:
+            self._pings.large(self._connection, len(refused.body))
 
     def describe(self) -> dict[str, Any]:
         """What is known of the box and of the way to it."""
@@ -322,13 +289,8 @@ class PeerLink:
             self._introducer.met(self._box, value)
             self._learn(value["models"])
             self._met.set_result(None)
-        elif header["id"] == -1 and self._pinged_ns:
-            self._meter.round_trip(self._clock_ns() - self._pinged_ns)
-            self._pinged_ns = 0
-        elif header["id"] == -3 and self._bulk:
-            size, sent_ns = self._bulk
-            self._meter.carried(size, 0, self._clock_ns() - sent_ns)
-            self._bulk = None
+        else:
+            self._pings.answered(header["id"])
 
     def _learn(self, models: Any) -> None:
         """Takes over what can be asked for there, and here because of it."""
@@ -407,7 +369,7 @@ class PeerLink:
         sent = self._sent.get(run_id)
         if code not in ("cancelled", "expired") or sent is None or sent.cancelled:
             return False
-        return self._clock_ns() - sent.at_ns < sent.budget_ns // 2
+        return is_early(self._clock_ns() - sent.at_ns, sent.budget_ns)
 
     def _keep_here(self, run_id: int, submission: Submission) -> None:
         """The box takes nothing so large: neither this nor the like is sent there."""

@@ -33,6 +33,12 @@ BULK_BYTES = 65_536
 _BULK_ROUND_TRIPS = 2
 """... unless its bytes are expected to take so many of them: on a link that is slow, or was."""
 
+_TRIAL_NS = 50_000_000
+"""What is sent only to learn the bandwidth may hold up other messages for so long ..."""
+
+_TRIAL_BYTES = 4_096
+"""... but has so many bytes at least, as one message among others may, and enough to tell it."""
+
 _LOWER = 0.25
 """The quantile of the time per byte that counts: what is above it has waited for something else."""
 
@@ -185,6 +191,14 @@ class WayMeter:
         """Whether so many bytes tell the bandwidth rather than the round trip."""
         bytes_ns = self.byte_ns * size_bytes
         return size_bytes >= BULK_BYTES or bytes_ns > _BULK_ROUND_TRIPS * self.round_trip_ns > 0
+
+    def trial_bytes(self, most: int) -> int:
+        """How many bytes to send, of so many at most, to learn the bandwidth and hold up little."""
+        if not self.byte_ns:
+            return min(most, BULK_BYTES)
+        telling_ns = (_BULK_ROUND_TRIPS + 1) * self.round_trip_ns
+        telling = min(BULK_BYTES, telling_ns / self.byte_ns)
+        return min(most, int(max(_TRIAL_BYTES, _TRIAL_NS / self.byte_ns, telling)))
 
     # -- what is known
 

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
+from scheduler.core.latency import LatencyCurve
+from scheduler.core.offers import Offer
+from scheduler.daemon.cloud.latencies import FIRST_NS, MOST_NS, Latencies, LatencyFile
 from scheduler.daemon.cloud.tensors import CloudModel
 from scheduler.daemon.ways.shrinking import Shrinking
 from tests.daemon.cloud.boxes import CARD
@@ -53,6 +55,67 @@ def test_an_offer_is_made_anew_when_there_is_a_reason():
 def test_how_long_a_batch_may_take_is_told_of_sizes_that_were_not_measured_too():
     assert measured(1).longest_ns(4) == 44 * MS
     assert Latencies(MODEL, {}).longest_ns(1) == 0
+
+
+class Clock:
+    """In nanoseconds."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def in_a_bad_moment(latencies: Latencies, size: int) -> None:
+    for _ in range(3):
+        latencies.observe(size, 1_000 * MS)
+    latencies.offer(0)
+
+
+def is_tempting(offer: Offer, size: int) -> bool:
+    """Whether so many at once take less time than two batches of half of them."""
+    curve = LatencyCurve(offer)
+    return curve.predict(size, 0.95) < 2 * curve.predict(size // 2, 0.95)
+
+
+def test_a_size_that_was_measured_in_a_bad_moment_is_tried_again_after_a_while():
+    clock = Clock()
+    latencies = Latencies(MODEL, {1: [10 * MS] * 3, 2: [12 * MS] * 3}, clock)
+    in_a_bad_moment(latencies, 4)
+    assert not is_tempting(latencies.offer(0), 4)
+    clock.now_ns += FIRST_NS - 1
+    assert not latencies.moved()
+    clock.now_ns += 1
+    assert latencies.moved(), "there is something new to offer"
+    assert is_tempting(latencies.offer(0), 4)
+    assert not latencies.moved()
+    for _ in range(3):
+        latencies.observe(4, 15 * MS)
+    assert latencies.offer(0).latency_ns[4] == (15 * MS,) * 3, "the bad moment does not count"
+
+
+def test_a_size_that_is_slow_indeed_is_tried_ever_more_seldom():
+    clock = Clock()
+    latencies = Latencies(MODEL, {1: [10 * MS] * 3}, clock)
+    waits_ns = []
+    for _ in range(9):
+        in_a_bad_moment(latencies, 2)
+        tried_ns = clock.now_ns
+        while not is_tempting(latencies.offer(0), 2):
+            clock.now_ns += FIRST_NS
+        waits_ns.append(clock.now_ns - tried_ns)
+    assert waits_ns == [min(MOST_NS, FIRST_NS << n) for n in range(9)]
+
+
+def test_what_is_no_slower_than_expected_is_never_forgotten_and_a_slow_size_hides_none_above_it():
+    clock = Clock()
+    known = {1: [10 * MS] * 3, 2: [1_000 * MS] * 3, 4: [13 * MS] * 3, 8: [16 * MS] * 3}
+    latencies = Latencies(MODEL, known, clock)
+    clock.now_ns += 1_000 * MOST_NS
+    ladder = latencies.offer(0).latency_ns
+    assert is_tempting(latencies.offer(0), 2)
+    assert (ladder[4], ladder[8]) == ((13 * MS,) * 3, (16 * MS,) * 3)
 
 
 def test_what_was_learned_of_another_server_is_not_used(tmp_path: Path):

@@ -43,6 +43,19 @@ def test_on_a_slow_link_small_messages_tell_the_bandwidth_as_well():
     assert meter.round_trip_ns == 10 * MS
 
 
+@pytest.mark.parametrize("round_trip_ms", [1, 20])
+@pytest.mark.parametrize("byte_ns", [0.0, 8.0, 800.0, 8_000.0])
+def test_what_is_sent_to_learn_the_bandwidth_tells_it_and_holds_up_other_messages_for_little(
+    byte_ns: float, round_trip_ms: int
+):
+    meter = WayMeter(byte_ns=byte_ns)
+    meter.round_trip(round_trip_ms * MS)
+    size = meter.trial_bytes(100_000_000)
+    assert meter.is_bulk(size)
+    assert size * byte_ns <= max(50, 3 * round_trip_ms) * MS
+    assert meter.trial_bytes(1_000) == 1_000
+
+
 def test_the_bytes_of_a_small_message_are_taken_off_where_the_bandwidth_is_known():
     meter = WayMeter(byte_ns=800.0)
     meter.carried(20_000, 0, 26 * MS)

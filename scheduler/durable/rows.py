@@ -1,0 +1,47 @@
+"""What the rows of durable tasks say."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.durable.records import Kept, Specs, class_of
+from scheduler.errors import InvalidInput
+from scheduler.wire import body_bytes
+
+COLUMNS = (
+    "seq, tenant, id, model, variant, specs, has_batch, priority, bytes, submitted_ms, "
+    "deadline_ms, attempts, outcome, reason, ended_ms"
+)
+"""Of the table of tasks, in the order in which `kept_from` takes them."""
+
+
+def specs_from(packed: bytes) -> Specs | None:
+    """Specs as they are on disk; None where they are damaged, which SQLite does not notice."""
+    try:
+        specs: Specs = msgpack.unpackb(packed)
+        body_bytes(specs)
+    except (ValueError, msgpack.UnpackException, InvalidInput):
+        return None
+    return specs
+
+
+@lru_cache(1024)
+def _kind_of(model: str, variant: str | None, packed: bytes) -> RequestClass:
+    """The class of a task: one object for all that share it."""
+    return class_of(model, variant, specs_from(packed) or [])
+
+
+def kept_from(row: tuple[Any, ...]) -> Kept:
+    """A task, from its `COLUMNS`."""
+    seq, tenant, id_, model, variant, specs, has_batch, priority, size, *rest = row
+    submitted_ms, deadline_ms, attempts, outcome, reason, ended_ms = rest
+    return Kept(
+        *(seq, tenant, id_, _kind_of(model, variant, specs), bool(has_batch)),
+        *(priority, size, submitted_ms, deadline_ms, attempts),
+        *(None if outcome is None else Outcome(outcome), reason, ended_ms),
+    )
