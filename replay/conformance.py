@@ -297,7 +297,7 @@ def _until_tenth_is_done(make: MakePolicy, slower: int) -> list[str]:
 
 
 def _is_due(scheduler: Scheduler, now_ns: int) -> bool:
-    return scheduler.armed_ns is not None and scheduler.armed_ns <= now_ns
+    return scheduler.alarm.armed_ns is not None and scheduler.alarm.armed_ns <= now_ns
 
 
 def _planned(scheduler: Scheduler, ends: list[tuple[int, int]], slower: int) -> Iterator[Any]:

@@ -55,7 +55,7 @@ def _of_targets(scheduler: Scheduler) -> dict[str, bool]:
 
 def _of_time(scheduler: Scheduler) -> dict[str, bool]:
     records = scheduler.ledger.records.values()
-    now_ns, armed_ns = scheduler.now_ns, scheduler.armed_ns
+    now_ns, armed_ns = scheduler.now_ns, scheduler.alarm.armed_ns
     passed = [record for record in records if record.request.deadline_ns < now_ns]
     ahead = [record.request.deadline_ns for record in records if record not in passed]
     return {

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from scheduler.core.alarm import Alarm
 from scheduler.core.availability import refusal, servable, why_unavailable
 from scheduler.core.checks import event_problem, hedge_problem, place_problem
-from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
+from scheduler.core.commands import CancelRun, Command, Dispatch, Finish
 from scheduler.core.errors import (
     FOREIGN_FAULTS,
     ImpossibleDecision,
@@ -62,7 +63,7 @@ class Scheduler:
         targets: All known targets, by id.
         runs: The batches that are at targets, by id.
         now_ns: The time of the last event.
-        armed_ns: The time of the `Woken` that was last asked for and has not come.
+        alarm: When it is woken next.
     """
 
     def __init__(self, policy: Policy, limits: Limits = Limits()) -> None:  # noqa: B008
@@ -75,9 +76,8 @@ class Scheduler:
         self.targets: dict[str, TargetState] = {}
         self.runs: dict[int, Run] = {}
         self.now_ns = 0
-        self.armed_ns: int | None = None
+        self.alarm = Alarm()
         self._next_run_id = 1
-        self._wish_ns: int | None = None
         self._commands: list[Command] = []
         self._story = Story(limits.story_entries)
         self._view = View(self.queues, self.targets)
@@ -122,7 +122,10 @@ class Scheduler:
             self._finish(record, Outcome.EXPIRED, f"the deadline passed {where}")
         self._handlers[type(event)](event)
         failure = self._decide()
-        self._arm()
+        awaited = self.targets.values() if self.queues else ()
+        wake = self.alarm.set(now_ns, self.ledger.next_expiry_ns(), awaited)
+        if wake is not None:
+            commands.append(wake)
         if commands:
             self._story.add_all(now_ns, commands)
         if failure is not None:
@@ -225,7 +228,7 @@ class Scheduler:
         self.policy = event.policy
 
     def _on_woken(self, _event: Woken) -> None:
-        self.armed_ns = None
+        self.alarm.rang()
 
     def _end_unservable(self, queued: list[Record], reason: str) -> None:
         """Ends those of what waits that no target can serve any more."""
@@ -298,7 +301,7 @@ class Scheduler:
     # -- decisions
 
     def _decide(self) -> BaseException | None:
-        self._wish_ns = None
+        self.alarm.forget_wishes()
         if not self.queues and not (self.runs and getattr(self.policy, "watches_runs", False)):
             return None
         try:
@@ -320,7 +323,7 @@ class Scheduler:
                 if at_ns <= self.now_ns:
                     raise self._impossible(decision, "the time to wake up is not in the future")
                 self._story.add(self.now_ns, decision)
-                self._wish_ns = at_ns if self._wish_ns is None else min(at_ns, self._wish_ns)
+                self.alarm.wish(at_ns)
             case _:
                 raise self._impossible(decision, "that is no decision")
 
@@ -395,32 +398,6 @@ class Scheduler:
         record.run = run
         record.attempts += 1
         record.queue_ns = self.now_ns - record.arrived_ns
-
-    # -- waking up
-
-    def _arm(self) -> None:
-        """Asks for the next wake-up, unless one that is asked for comes in time."""
-        wanted = self._wanted_wake_ns()
-        armed = self.armed_ns
-        if wanted is not None and (armed is None or wanted < armed or armed <= self.now_ns):
-            self.armed_ns = wanted
-            self._commands.append(WakeAt(wanted))
-        elif armed is not None and armed <= self.now_ns:
-            self.armed_ns = None
-
-    def _wanted_wake_ns(self) -> int | None:
-        now_ns = self.now_ns
-        wanted = self._wish_ns
-        expiry_ns = self.ledger.next_expiry_ns()
-        if expiry_ns is not None and (wanted is None or expiry_ns < wanted):
-            wanted = expiry_ns
-        if self.queues:
-            for target in self.targets.values():
-                opens_ns = target.opens_ns()
-                sooner = opens_ns > now_ns and (wanted is None or opens_ns < wanted)
-                if sooner and target.has_slot():
-                    wanted = opens_ns
-        return wanted
 
     # -- looking in
 

@@ -154,10 +154,10 @@ class Box(RuleBasedStateMachine):
         """The next event comes later; perhaps later than the wake-up that was asked for."""
         self.now_ns += us * 1_000
 
-    @precondition(lambda self: self.watch.scheduler.armed_ns is not None)
+    @precondition(lambda self: self.watch.scheduler.alarm.armed_ns is not None)
     @rule()
     def wake_when_asked(self) -> None:
-        self.now_ns = max(self.now_ns, self.watch.scheduler.armed_ns or 0)
+        self.now_ns = max(self.now_ns, self.watch.scheduler.alarm.armed_ns or 0)
         self.watch.handle(Woken(), self.now_ns)
 
     @precondition(lambda self: any(self.watch.scheduler.pending()))

@@ -333,8 +333,8 @@ def test_a_wake_up_that_never_came_is_asked_for_again(box):
     submit(box, request(1, 10), request(2, 90, accept_late=True))
     said = box.handle(Cancelled(99), 11 * MS)
     assert outcomes(said) == {1: Outcome.EXPIRED}
-    assert box.scheduler.armed_ns is not None
-    assert of(WakeAt, said) == [WakeAt(box.scheduler.armed_ns)]
+    assert box.scheduler.alarm.armed_ns is not None
+    assert of(WakeAt, said) == [WakeAt(box.scheduler.alarm.armed_ns)]
 
 
 def test_a_wake_up_that_comes_too_early_is_asked_for_again(box):

@@ -95,7 +95,7 @@ def test_deferred_waits_until_the_last_moment_of_a_larger_batch():
     watch = Watch(Deferred)
     watch.handle(TargetUp(target("cpu:0", offer("a"))), 0)
     assert of(Dispatch, submit(watch, request(1, 50, A))) == []
-    assert watch.scheduler.armed_ns == 46 * MS
+    assert watch.scheduler.alarm.armed_ns == 46 * MS
     (sent,) = of(Dispatch, submit(watch, *(request(i, 60, A) for i in range(2, 9)), at_ms=5))
     assert len(sent.request_ids) == 8
     watch.close()

@@ -318,7 +318,7 @@ def test_the_way_there_is_part_of_the_prediction(name):
 def test_what_hangs_is_sent_again_at_the_last_useful_moment():
     watch = box(lambda: Hedged(extra=1.0), target("cpu:0"), target("gpu:0"))
     assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
-    assert watch.scheduler.armed_ns == 46 * MS
+    assert watch.scheduler.alarm.armed_ns == 46 * MS
     assert sent(watch.handle(Woken(), 46 * MS)) == [("gpu:0", (1,))]
     assert outcomes(watch.handle(BatchDone(2), 49 * MS)) == {1: Outcome.COMPLETED}
     watch.close()

@@ -111,7 +111,7 @@ class JournalledBox:
     def live(self, steps: int) -> None:
         for _ in range(steps):
             self.now_ns += self.chance.choice((0, 1_000, MS, 7 * MS))
-            while self.core.armed_ns is not None and self.core.armed_ns <= self.now_ns:
+            while self.core.alarm.armed_ns is not None and self.core.alarm.armed_ns <= self.now_ns:
                 self.tell(Woken())
             self.chance.choices(
                 (
