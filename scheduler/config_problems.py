@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -120,6 +121,16 @@ def problems_of(
         location, line = _locate(item["loc"], node)
         problems.append(Problem(_place(location), _message(item, model, location), line))
     return problems
+
+
+def problem_at(file: Path | None, location: Location, message: str) -> Problem:
+    """A mistake that shows only when a value of a file is used, with the line of that value."""
+    node = None
+    if file is not None:
+        with suppress(ConfigError):  # it has changed since
+            node = read_yaml_file(file)[1]
+    found, line = _locate(location, node)
+    return Problem(_place(found), message, line)
 
 
 def _duplicates(node: yaml.Node | None, place: Location, seen: set[int]) -> Iterator[Problem]:

@@ -557,9 +557,9 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("device", "wrong"),
         [
-            ("options: {streems: 2}", "devices: cpu:0: unknown option 'streems'"),
-            ("options: {threads: 0}", "devices: cpu:0: option 'threads'"),
-            ("runtimes: [emulated]", "devices: options of emulated device cpu:0: base_ms"),
+            ("options: {streems: 2}", "devices[0]: cpu:0: unknown option 'streems'"),
+            ("options: {threads: 0}", "devices[0]: cpu:0: option 'threads'"),
+            ("runtimes: [emulated]", "devices[0]: options of emulated device cpu:0: base_ms"),
             ("runtimes: [emulated, openvino]", "'emulated' answers zeros and must be alone"),
         ],
     )
@@ -569,6 +569,30 @@ class TestConfig:
         status, out, err = laxity("config", "check", str(path))
         assert (status, out) == (1, "")
         assert wrong in err
+
+    def test_each_mistake_has_its_line(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text(
+            "site: a\npolicy:\n  name: goodputt\ndevices:\n"
+            "- {id: cpu:0, options: {a: 1}}\n- {id: cpu:1, options: {b: 1}}\n"
+        )
+        status, _, err = laxity("config", "check", str(path))
+        assert status == 1
+        places = [line.partition(f"{path}:")[2].split(": ")[:2] for line in err.splitlines()]
+        assert places == [["2", "policy"], ["5", "devices[0]"], ["6", "devices[1]"]]
+
+    def test_secrets_are_looked_into_where_they_are(self, laxity, tmp_path):
+        path, token = tmp_path / "edge.yaml", tmp_path / "token"
+        path.write_text("token_file: token\ntls: {cert: cert.pem, key: key.pem}\n")
+        status, out, _ = laxity("config", "check", str(path))
+        assert status == 0
+        for missing in ("token", "cert.pem", "key.pem"):
+            assert f"{tmp_path / missing} (no such file yet)" in out
+        token.touch(mode=0o600)
+        status, _, err = laxity("config", "check", str(path))
+        assert (status, err) == (
+            *(1, f"laxity: {token}: token_file: holds 0 characters; a token has 16 or more\n"),
+        )
 
     def test_cores_of_another_machine_are_pointed_out(self, laxity, tmp_path):
         path = tmp_path / "edge.yaml"

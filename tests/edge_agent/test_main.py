@@ -57,3 +57,21 @@ def test_brackets_in_what_is_wrong_are_shown(tmp_path):
     file.parent.mkdir()
     file.write_text("site: '[/b] pip install laxity[gpu]'")
     assert refusal(file).startswith(f"{file}:1: site: '[/b] pip install laxity[gpu]' should be")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("policy: {name: nope}", "{config}:2: policy: policy 'nope' is not known; there are "),
+        ("devices: [{id: cpu:0, options: {a: 1}}]", "{config}:2: devices[0]: cpu:0: unknown opt"),
+        ("tls: {cert: gone, key: edge.yaml}", "{gone}: tls.cert: can't be read: No such file"),
+        ("token_file: gone", "{gone}: token_file: can't be read: No such file"),
+        ("tenants_file: gone", "{gone}: tenants_file: can't be read: No such file"),
+    ],
+)
+def test_what_a_configuration_names_is_tried_before_anything_is_started(
+    write, tmp_path, text, told
+):
+    config = write(text)
+    wanted = told.format(config=config, gone=tmp_path / "gone")
+    assert refusal(config).startswith(wanted)
