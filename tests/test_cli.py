@@ -443,6 +443,15 @@ class TestInfer:
         assert told is not None
         assert 41.3 <= float(told[1]) < 1_000, "the way to the box and back comes on top"
 
+    def test_what_is_possible_is_never_rounded_down(self, box, laxity, scan):
+        box.on_infer = lambda peer, header: peer.refuse(
+            header, "infeasible", "no target", earliest_budget_ms={"cpu:0": 2_345_674.2}
+        )
+        _, _, err = laxity("infer", "digits", "-i", scan)
+        told = re.search(r"--deadline-ms ([0-9.]+)\n", err)
+        assert told is not None
+        assert float(told[1]) >= 2_345_674.2
+
     def test_some_of_many_are_refused(self, box, laxity, scan):
         def every_other(peer: Peer, header: wire.Header) -> None:
             if len(box.messages("infer")) % 2:
