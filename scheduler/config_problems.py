@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +17,13 @@ from pydantic import BaseModel, ValidationError
 from scheduler.errors import LaxityError
 
 Location = Sequence[str | int]
+
+_FORMS = {
+    "tuple_type": "should be a list",
+    "dict_type": "should be a mapping",
+    "path_type": "should be a path",
+}
+"""What pydantic says in Python's words, in those of YAML."""
 
 MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
@@ -194,9 +202,7 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
     if kind == "model_type":
         keys = ", ".join(_model_at(model, location).model_fields)
         return f"should be a mapping with the keys {keys}; got {_shortened(value)}"
-    if kind == "tuple_type":
-        return f"should be a list; got {_shortened(value)}"
-    text = str(item["msg"]).replace("Input should be", "should be")
+    text = _FORMS.get(kind) or str(item["msg"]).replace("Input should be", "should be")
     said = f"{text}; got {_shortened(value)}"
     if kind == "literal_error":
         near = difflib.get_close_matches(str(value), re.findall(r"'([^']*)'", text), n=1)
@@ -233,7 +239,9 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _shortened(value: Any) -> str:
-    text = repr(value)
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    text = str(value) if isinstance(value, date) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
