@@ -20,6 +20,7 @@ from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
 from scheduler.config_problems import MALFORMED
+from scheduler.errors import Unavailable
 
 SCENARIOS = "scenarios"
 """The source that is all standard scenarios."""
@@ -204,7 +205,12 @@ def _journal(ask: Ask, path: Path) -> Experiment:
 
 
 def _fleet(ask: Ask) -> Fleet:
-    return load_fleet(ask.fleet or ask.url or "live")
+    if ask.fleet or ask.url:
+        return load_fleet(ask.fleet or ask.url or "")
+    try:
+        return load_fleet("live")
+    except Unavailable as error:
+        raise Unavailable(f"{error} Where none does, --fleet FILE names the targets") from None
 
 
 def _refuse_trace_options(ask: Ask) -> None:
