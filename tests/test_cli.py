@@ -270,6 +270,12 @@ class TestStatus:
         assert re.search(r"digits +any +3", out)
         assert "late" not in out
 
+    def test_a_policy_that_gave_way_is_named(self):
+        console = Console(file=StringIO(), width=100, color_system=None)
+        console.print(status_view({**STATUS, "policy_problem": "mine.py: OSError: [/b] disk"}))
+        assert isinstance(console.file, StringIO)
+        assert "has failed and is not asked: mine.py: OSError: [/b] disk" in console.file.getvalue()
+
     def test_what_lies_beyond_the_box(self, box, laxity):
         _, out, _ = laxity("status")
         assert re.search(r"eu +half-open +12 +14.2 ms +3 ms +1.6 % +42", out)
