@@ -19,8 +19,9 @@ from replay.readers import FORMATS, open_trace
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
+from scheduler import Unavailable
 from scheduler.config_problems import MALFORMED
-from scheduler.errors import Unavailable
+from scheduler.yaml_loader import Loader
 
 SCENARIOS = "scenarios"
 """The source that is all standard scenarios."""
@@ -125,7 +126,7 @@ def _named(ask: Ask) -> Any:
 
 def _is_scenario(path: Path) -> bool:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # a SafeLoader
     except (OSError, *MALFORMED):
         return False  # The reader of workloads says why.
     return isinstance(data, Mapping) and "workload" in data

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from scheduler.errors import LaxityError
+from scheduler.yaml_loader import Loader
 
 Location = Sequence[str | int]
 
@@ -94,7 +95,7 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
         ConfigError: The text isn't YAML, isn't a mapping, or has a key twice in one mapping.
     """
     try:
-        loader = yaml.SafeLoader(text)
+        loader = Loader(text)
     except yaml.reader.ReaderError as error:
         message = f"not YAML: the character U+{ord(text[error.position]):04X}"
         where = text.count("\n", 0, error.position) + 1
