@@ -18,6 +18,7 @@ import watchfiles
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from edge_agent import contention
+from edge_agent.checking import Unusable, check_named
 from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
 from edge_agent.errors import AgentError, cause_of
@@ -29,7 +30,6 @@ from edge_agent.worker_arguments import worker_arguments
 from scheduler.address import Address
 from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
-from scheduler.policy_loading import load_policy
 from workers.actor import DeviceWorker
 from workers.control_group import ControlGroupError, hand_on_controllers
 
@@ -63,7 +63,7 @@ class Agent:
         """Starts Ray and the actors; the doors are open when it returns."""
         self.config = config
         self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
-        _check(config, self.devices, hardware)
+        _check(config, config_file, self.devices, hardware)
         if any(device.memory_mb is not None for device in self.devices):
             # Before Ray, whose processes inherit the group. Workers say what they do without.
             with contextlib.suppress(ControlGroupError):
@@ -227,10 +227,12 @@ class Agent:
         os.close(self._lock)
 
 
-def _check(config: Config, devices: tuple[DeviceConfig, ...], hardware: Hardware) -> None:
+def _check(
+    config: Config, file: Path | None, devices: tuple[DeviceConfig, ...], hardware: Hardware
+) -> None:
     try:
-        load_policy(config.policy.name, **config.policy.options)
-    except ValueError as error:
+        check_named(config, file)
+    except Unusable as error:
         raise AgentError(str(error)) from None
     if not config.models.is_dir():
         raise AgentError(

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,12 +56,23 @@ def serve(
         bool, typer.Option("--probe", help="Say what this box has, and stop.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --probe: as JSON.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version, and stop.")
+    ] = False,
 ) -> None:
     """Serve inference with deadlines on this box until SIGTERM or Ctrl-C.
 
     The first signal drains: nothing new is admitted, what was accepted finishes or expires
     within `drain_s`, and the exit status is 0. The second ends at once, with status 1.
     """
+    if show_version:
+        print(f"laxity {version('laxity')}")
+        return
+    if as_json and not probe_only:
+        _complain(
+            "--json goes with --probe; what a box that runs says is in `laxity status --json`"
+        )
+        raise typer.Exit(2)
     hardware = probe()
     if probe_only:
         print(json.dumps(to_dict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))

@@ -32,14 +32,19 @@ MS = 1_000_000
 
 
 def linear_offer(
-    model: str, variant: str = "v", base_ms: float = 2, item_ms: float = 1, spread: float = 0.1
+    model: str,
+    variant: str = "v",
+    base_ms: float = 2,
+    item_ms: float = 1,
+    spread: float = 0.1,
+    sizes: tuple[int, ...] = (1, 2, 4, 8),
 ) -> Offer:
     """An offer whose latency is linear in the batch size; `spread` widens it both ways."""
     ladder = {
         size: tuple(
             int((base_ms + item_ms * size) * MS * (1 + spread * (i - 10) / 10)) for i in range(21)
         )
-        for size in (1, 2, 4, 8)
+        for size in sizes
     }
     return Offer(model, variant, "runtime", ladder)
 
@@ -53,6 +58,26 @@ TARGETS = (
 )
 ONE = (TargetSpec("cpu:0", (linear_offer("a", spread=0),)),)
 KINDS = tuple(map(RequestClass, "aabc"))
+ODD_TARGETS = (
+    TargetSpec(
+        "cpu:0",
+        (linear_offer("a", sizes=(1,)), linear_offer("b", sizes=(1, 300), spread=0)),
+        *(4, 0),
+        width=4,
+        cost_per_kwh=0.3,
+    ),
+    TargetSpec(
+        "eu",
+        (linear_offer("a"), linear_offer("a", "small", 1), linear_offer("c", item_ms=0)),
+        *(16, 5 * MS, 1e-9, 1e9, True),
+        width=16,
+        transfer_ns=(3 * MS, 2.5),
+    ),
+    TargetSpec(
+        "box-b", (linear_offer("b"),), lead_ns=0, remote=True, transfer_ns=(MS, 0.0), peer=True
+    ),
+)
+YEAR_NS = 365 * 86_400 * 1_000 * MS
 
 
 def workload(seed: int, count: int = 400, gap_ms: float = 0.7) -> Iterator[Arrival]:
@@ -68,6 +93,28 @@ def workload(seed: int, count: int = 400, gap_ms: float = 0.7) -> Iterator[Arriv
             priority=chance.choice((3, 3, 1, 5)),
             weight=chance.choice((1.0, 1.0, 3.0)),
             accept_late=chance.random() < 0.2,
+        )
+
+
+def odd_workload(seed: int, count: int = 120) -> Iterator[Arrival]:
+    """What is allowed and hardly ever comes: trifles and treasures, years and nanoseconds."""
+    chance = random.Random(seed)
+    at_ns = 0
+    for _ in range(count):
+        at_ns += chance.choice((0, 1, MS // 2, 2 * MS))
+        length = chance.randrange(20)
+        kind = RequestClass(
+            chance.choice("abc"),
+            shapes=((length,),),
+            local=chance.random() < 0.2,
+            exact=chance.random() < 0.2,
+        )
+        yield Arrival(
+            *(at_ns, kind, chance.choice((1, MS, chance.randrange(60 * MS), YEAR_NS))),
+            priority=chance.randrange(8),
+            weight=chance.choice((1e-9, 1.0, 1e9)),
+            accept_late=chance.random() < 0.4,
+            size_bytes=50_000 * length,
         )
 
 
@@ -112,21 +159,13 @@ def decides_the_same_again(make: MakePolicy) -> None:
 def keeps_the_laws_whatever_happens(make: MakePolicy) -> None:
     """Lives with crashes, cancellations and bad items, every event of them checked."""
     for seed in (11, 12):
-        chance = random.Random(seed)
-        watch = Watch(make)
-        for spec in TARGETS:
-            watch.handle(TargetUp(spec), 0)
-        for request_id, arrival in enumerate(workload(seed, count=250), 1):
-            now_ns = arrival.at_ns
-            watch.handle(Submitted((_request(request_id, arrival),)), now_ns)
-            for run in list(watch.scheduler.runs.values()):
-                if run.id in watch.scheduler.runs and chance.random() < 0.2:
-                    watch.handle(_random_end(chance, run.id, run.request_ids), now_ns)
-            if chance.random() < 0.02:
-                spec = chance.choice(TARGETS)
-                watch.handle(TargetDown(spec.id, "crashed", 3 * MS), now_ns)
-                watch.handle(TargetUp(spec), now_ns)
-        watch.close()
+        _live(make, TARGETS, workload(seed, count=250), random.Random(seed))
+
+
+def keeps_the_laws_in_odd_worlds(make: MakePolicy) -> None:
+    """The same where batches have one size, targets many lanes, and requests a year or a trifle."""
+    for seed in (21, 22):
+        _live(make, ODD_TARGETS, odd_workload(seed), random.Random(seed))
 
 
 def does_not_see_the_future(make: MakePolicy) -> None:
@@ -178,6 +217,7 @@ def serves_below_capacity(make: MakePolicy) -> None:
 
 LAWS: tuple[Callable[[MakePolicy], None], ...] = (
     keeps_the_laws_whatever_happens,
+    keeps_the_laws_in_odd_worlds,
     takes_over_what_is_queued,
     says_at_once_what_nobody_can_do,
     does_not_see_the_future,
@@ -231,6 +271,28 @@ def conformance(make: MakePolicy) -> Iterator[Verdict]:
 # -- parts of the checks
 
 
+def _live(
+    make: MakePolicy,
+    specs: Iterable[TargetSpec],
+    arrivals: Iterable[Arrival],
+    chance: random.Random,
+) -> None:
+    watch = Watch(make)
+    for spec in specs:
+        watch.handle(TargetUp(spec), 0)
+    for request_id, arrival in enumerate(arrivals, 1):
+        now_ns = arrival.at_ns
+        watch.handle(Submitted((_request(request_id, arrival),)), now_ns)
+        for run in list(watch.scheduler.runs.values()):
+            if run.id in watch.scheduler.runs and chance.random() < 0.2:
+                watch.handle(_random_end(chance, run.id, run.request_ids), now_ns)
+        if chance.random() < 0.02:
+            spec = chance.choice(tuple(specs))
+            watch.handle(TargetDown(spec.id, "crashed", 3 * MS), now_ns)
+            watch.handle(TargetUp(spec), now_ns)
+    watch.close()
+
+
 class _Looked:
     """A policy that is looked at between its decisions: it must leave the view as it is."""
 
@@ -266,7 +328,7 @@ def _request(request_id: int, arrival: Arrival) -> Request:
     deadline_ns = arrival.at_ns + arrival.budget_ns
     return Request(
         *(request_id, arrival.kind, deadline_ns, arrival.priority, arrival.weight),
-        accept_late=arrival.accept_late,
+        *(arrival.size_bytes, arrival.accept_late),
     )
 
 

@@ -22,6 +22,7 @@ from scheduler.core.errors import PolicyFailed
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Policy
 from scheduler.policy_loading import load_policy
+from scheduler.yaml_loader import Loader
 
 STORY_ENTRIES = 2_000
 """A simulation remembers enough for the story of an impossible decision, and no more."""
@@ -64,7 +65,7 @@ class PolicyChoice:
             if not sign:
                 raise ValueError(f"policy {text!r}: an option is KEY=VALUE, not {part!r}")
             try:
-                options.append((key, yaml.safe_load(value)))
+                options.append((key, yaml.load(value, Loader)))
             except MALFORMED:
                 raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
         choice = cls(text, name, tuple(options))

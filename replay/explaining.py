@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,7 +219,7 @@ def _spelled(request: Request, at_ns: int, together: int, policy: str) -> str:
     kind = request.kind
     facts = [
         kind.model if kind.variant is None else f"{kind.model}/{kind.variant}",
-        f"{(request.deadline_ns - at_ns) / 1e6:.4g} ms to its deadline",
+        f"{_ms(request.deadline_ns - at_ns)} ms to its deadline",
         f"priority {request.priority}",
         f"{request.size_bytes:,} bytes",
     ]
@@ -235,7 +235,7 @@ def _worded(what: Any, request_id: int) -> tuple[str, str]:
     match what:
         case Dispatch(run_id, target_id, _, variant, request_ids, _, reason):
             others = len(request_ids) - 1
-            company = f"with {others} others" if others else "alone"
+            company = f"with {others} other{'s' * (others > 1)}" if others else "alone"
             return "sent", f"to {target_id} as {variant}, {company}, run {run_id}: {reason}"
         case BatchDone(run_id, errors):
             fault = errors.get(request_id)
@@ -251,7 +251,20 @@ def _worded(what: Any, request_id: int) -> tuple[str, str]:
         case Cancelled():
             return "cancelled", "its caller no longer waits"
         case Finish(_, outcome, reason, _, queue_ns, detail):
-            known = "".join(f"; {key} {value}" for key, value in detail.items())
-            return outcome.value, f"{reason}{known} ({queue_ns / 1e6:.4g} ms in the queue)"
+            return outcome.value, f"{reason}{_known(detail)} ({_ms(queue_ns)} ms in the queue)"
         case _:
             return type(what).__name__, str(what)
+
+
+def _known(detail: Mapping[str, Any]) -> str:
+    """What an outcome comes with; of the budgets that would do, the least first."""
+    facts = dict(detail)
+    earliest_ms = sorted(facts.pop("earliest_budget_ms", {}).items(), key=lambda item: item[1])
+    would_do = ", ".join(f"{_ms(ms * 1e6)} ms at {target}" for target, ms in earliest_ms)
+    said = [f"; {key} {value}" for key, value in facts.items()]
+    return "".join(said) + (f"; would do: {would_do}" if would_do else "")
+
+
+def _ms(nanoseconds: float) -> str:
+    milliseconds = nanoseconds / 1e6
+    return f"{milliseconds:,.0f}" if milliseconds >= 1000 else f"{milliseconds:.4g}"

@@ -287,7 +287,13 @@ class _Verification:
         try:
             return self._make(policy.name, **policy.options)
         except ValueError as error:
-            raise _Unverifiable(f"the policy can't be made: {error}") from None
+            told = f"the policy can't be made: {error}"
+            if self._make is make_policy and (":" in policy.name or policy.name.endswith(".py")):
+                told = (
+                    f"policy {policy.name!r} is not one of laxity's own, and a journal's word is "
+                    "not enough to run code; in Python, verify(..., make=load_policy) does"
+                )
+            raise _Unverifiable(told) from None
 
 
 def _tale(core: Scheduler, file: JournalFile, step: Entry, told: str, commands: Any) -> str:

@@ -19,7 +19,9 @@ from replay.readers import FORMATS, open_trace
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
+from scheduler import Unavailable
 from scheduler.config_problems import MALFORMED
+from scheduler.yaml_loader import Loader
 
 SCENARIOS = "scenarios"
 """The source that is all standard scenarios."""
@@ -124,7 +126,7 @@ def _named(ask: Ask) -> Any:
 
 def _is_scenario(path: Path) -> bool:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # a SafeLoader
     except (OSError, *MALFORMED):
         return False  # The reader of workloads says why.
     return isinstance(data, Mapping) and "workload" in data
@@ -204,7 +206,12 @@ def _journal(ask: Ask, path: Path) -> Experiment:
 
 
 def _fleet(ask: Ask) -> Fleet:
-    return load_fleet(ask.fleet or ask.url or "live")
+    if ask.fleet or ask.url:
+        return load_fleet(ask.fleet or ask.url or "")
+    try:
+        return load_fleet("live")
+    except Unavailable as error:
+        raise Unavailable(f"{error} Where none does, --fleet FILE names the targets") from None
 
 
 def _refuse_trace_options(ask: Ask) -> None:

@@ -7,7 +7,6 @@ is not there, or what was checked is wrong; 2, the command line is wrong.
 from __future__ import annotations
 
 import difflib
-import io
 import json
 import sys
 import time
@@ -40,6 +39,7 @@ from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print
 from scheduler.cli_help import SETTINGS, TwoWordCommands, examples, given
 from scheduler.cli_inputs import InputProblem, check_places, load_inputs
 from scheduler.cli_status import status_view
+from scheduler.cli_streams import open_streams, written
 from scheduler.cli_tables import models_view
 from scheduler.client import Client
 from scheduler.errors import LaxityError, ModelNotFound
@@ -370,11 +370,10 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """The entry point of the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal can't show ends no command
-            stream.reconfigure(errors="replace")
+    open_streams()
     try:
-        app()
+        with written():
+            app()
     except InputProblem as problem:
         _say(str(problem))
         sys.exit(2)

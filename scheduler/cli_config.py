@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from scheduler.cli_help import SETTINGS, examples
 from scheduler.config import Config, DeviceConfig, config_schema, load_config
-from scheduler.errors import LaxityError
-from scheduler.policy_loading import load_policy
 
 app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
 
@@ -33,10 +29,10 @@ def check(
     ] = False,
 ) -> None:
     """Say every mistake in a configuration file; exit status 1 if there is one."""
+    from edge_agent.checking import check_named  # slow to import: the runtimes
+
     config = load_config(file)
-    _check_policy(config.policy.name, config.policy.options)
-    for device in _listed(config):
-        _check_device(device)
+    check_named(config, file, lambda path: os.access(path, os.R_OK))
     if as_json:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         return
@@ -45,27 +41,8 @@ def check(
         print(f"  {key:<8} {value}")
 
 
-def _check_policy(name: str, options: dict[str, Any]) -> None:
-    try:
-        with redirect_stdout(sys.stderr):  # a policy may print while it is made
-            load_policy(name, **options)
-    except ValueError as error:
-        raise LaxityError(f"policy: {error}") from None
-
-
 def _listed(config: Config) -> tuple[DeviceConfig, ...]:
     return () if config.devices == "auto" else config.devices
-
-
-def _check_device(device: DeviceConfig) -> None:
-    from edge_agent.worker_arguments import device_spec
-    from workers.runtimes.base import DeviceError
-    from workers.usable_runtimes import check_settings
-
-    try:
-        check_settings(device_spec(device))
-    except DeviceError as error:
-        raise LaxityError(f"devices: {error}") from None
 
 
 def _described(device: DeviceConfig) -> str:
@@ -89,7 +66,22 @@ def _summary(config: Config) -> dict[str, str]:
         "devices": ", ".join(map(_described, _listed(config))) or "auto",
         "policy": config.policy.name + (f" ({options})" if options else ""),
         "state": str(config.state_dir),
+        **{key: f"{path}{_unread(path)}" for key, path in _secrets(config).items()},
     }
+
+
+def _secrets(config: Config) -> dict[str, Path]:
+    named = {"token": config.token_file, "tenants": config.tenants_file}
+    if (tls := config.tls) is not None:
+        named |= {"cert": tls.cert, "key": tls.key, "clients": tls.client_ca}
+    return {key: path for key, path in named.items() if path is not None}
+
+
+def _unread(path: Path) -> str:
+    """What keeps a file from being looked into, which may be of another machine or user."""
+    if os.access(path, os.R_OK):
+        return ""
+    return " (can't be read by this user)" if os.path.lexists(path) else " (no such file yet)"
 
 
 @app.command(

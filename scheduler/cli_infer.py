@@ -102,8 +102,12 @@ def why(error: Exception) -> str:
     code = getattr(error, "code", "cancelled")
     text = f"{code}: {error}"
     if isinstance(error, DeadlineInfeasible) and error.earliest_ms is not None:
-        text += f"; possible now: --deadline-ms {np.ceil(error.earliest_ms * 10) / 10:g}"
+        text += f"; possible now: --deadline-ms {_rounded_up(error.earliest_ms)}"
     return text
+
+
+def _rounded_up(milliseconds: float) -> str:
+    return f"{np.ceil(milliseconds * 10) / 10:.1f}".removesuffix(".0")
 
 
 # -- for people
@@ -164,7 +168,7 @@ def _times(one: Ended, result: Result, deadline_ms: float) -> str:
         figure(max(0, ns) / 1e6) for ns in (timing.queue_ns, timing.transfer_ns, timing.execute_ns)
     )
     return (
-        f"{figure(one.latency_ms)} ms of {deadline_ms:g} ms, {laxity}"
+        f"{figure(one.latency_ms)} ms of {figure(deadline_ms)} ms, {laxity}"
         f"  (queue {queue}, transfer {transfer}, execute {execute}, "
         f"box {figure(timing.total_ns / 1e6)})"
     )

@@ -73,9 +73,9 @@ def link(
         list[Path],
         typer.Option(metavar="FILE", help="The same, from there alone.", show_default=False),
     ] = [],  # noqa: B006
-    rtt_ms: Annotated[float, typer.Option(metavar="MS", help="Half of it each way.")] = 0.0,
+    rtt_ms: Annotated[float, typer.Option(min=0, metavar="MS", help="Half of it each way.")] = 0.0,
     jitter_ms: Annotated[
-        float, typer.Option(metavar="MS", help="The round trip, give or take this.")
+        float, typer.Option(min=0, metavar="MS", help="The round trip, give or take this.")
     ] = 0.0,
     mbps: Annotated[
         str | None,

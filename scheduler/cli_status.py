@@ -30,7 +30,10 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         status: Its answer.
         rates: Requests per second by outcome since the last look; None on the first.
     """
-    parts: list[RenderableType] = [headline(status), Text(), _targets(status)]
+    parts: list[RenderableType] = [headline(status)]
+    if failed := status.get("policy_problem"):
+        parts.append(Text(f"The configured policy has failed and is not asked: {failed}", "red"))
+    parts += [Text(), _targets(status)]
     if ways := [target for target in status.get("targets", []) if "way" in target]:
         parts += [Text(), _ways(ways)]
     if spending := [t for t in status.get("targets", []) if t.get("spending", {}).get("spent")]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from dataclasses import asdict
@@ -59,10 +60,34 @@ def list_(
 def _table(tasks: list[TaskStatus]) -> Table:
     table = plain_table("task", "model", "state", "attempts", "deadline", right=("attempts",))
     for status in tasks:
-        left = f"in {duration(status.left_s)}" if status.left_s > 0 else "passed"
         state = status.outcome or status.state
-        table.add_row(status.id, status.model, state, str(status.attempts), left)
+        table.add_row(status.id, status.model, state, str(status.attempts), _deadline(status))
     return table
+
+
+def _deadline(status: TaskStatus) -> str:
+    return f"in {duration(status.left_s)}" if status.left_s > 0 else "passed"
+
+
+def _facts(status: TaskStatus) -> dict[str, Any]:
+    """What there is to say of a task, in the words of the list; times are this machine's."""
+    ended_s = status.ended_unix_s
+    return {
+        "task": status.id,
+        "model": status.model,
+        "variant": status.variant or "any",
+        "state": status.outcome or status.state,
+        "reason": status.reason,
+        "attempts": status.attempts,
+        "priority": status.priority,
+        "deadline": _deadline(status),
+        "submitted": _clock(status.submitted_unix_s),
+        "ended": "" if ended_s is None else _clock(ended_s),
+    }
+
+
+def _clock(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
 @app.command(
@@ -71,12 +96,12 @@ def _table(tasks: list[TaskStatus]) -> Table:
 def show(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
     """How a task is."""
     with box(url) as client:
-        status = asdict(client.task(task).status())
+        status = client.task(task).status()
     if as_json:
-        print_json(status)
+        print_json(asdict(status))
     else:
-        for key, value in status.items():
-            print(f"{key:<18} {'' if value is None else value}")
+        for key, value in _facts(status).items():
+            print(f"{key:<10} {value}".rstrip())
 
 
 @app.command(

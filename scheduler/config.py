@@ -139,7 +139,7 @@ class LimitsConfig(Section):
     body_mb: Count = 64
     """Tensors of one request, in 10^6 bytes."""
 
-    header_kb: Count = 64
+    header_kb: Annotated[Count, Field(le=10_000)] = 64
     """Header of one message, in 10^3 bytes."""
 
     connections: Count = 1024

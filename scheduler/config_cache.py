@@ -14,6 +14,8 @@ _FORMS = "memory://, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH
 
 def without_secrets(url: str) -> str:
     """A URL as logs and answers may show it: without a password and options."""
+    if "://" not in url:
+        return url.partition("?")[0].rpartition("@")[2]
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

@@ -35,7 +35,8 @@ class DoorsConfig(Section):
     """triton answers refusals with Triton's status codes and messages."""
 
     default_deadline_ms: Positive = 10_000.0
-    """The deadline of a request that names none, unless its tenant or model has one."""
+    """The deadline of a request that names none, unless its tenant or model has one; none is longer
+    than limits.max_budget_s."""
 
     model_deadline_ms: dict[str, Positive] = Field(default_factory=dict)
     """The same by model."""

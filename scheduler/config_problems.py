@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,8 +15,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from scheduler.errors import LaxityError
+from scheduler.yaml_loader import Loader
 
 Location = Sequence[str | int]
+
+_FORMS = {
+    "tuple_type": "should be a list",
+    "dict_type": "should be a mapping",
+    "path_type": "should be a path",
+}
+"""What pydantic says in Python's words, in those of YAML."""
 
 MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
@@ -85,7 +95,7 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
         ConfigError: The text isn't YAML, isn't a mapping, or has a key twice in one mapping.
     """
     try:
-        loader = yaml.SafeLoader(text)
+        loader = Loader(text)
     except yaml.reader.ReaderError as error:
         message = f"not YAML: the character U+{ord(text[error.position]):04X}"
         where = text.count("\n", 0, error.position) + 1
@@ -120,6 +130,16 @@ def problems_of(
         location, line = _locate(item["loc"], node)
         problems.append(Problem(_place(location), _message(item, model, location), line))
     return problems
+
+
+def problem_at(file: Path | None, location: Location, message: str) -> Problem:
+    """A mistake that shows only when a value of a file is used, with the line of that value."""
+    node = None
+    if file is not None:
+        with suppress(ConfigError):  # it has changed since
+            node = read_yaml_file(file)[1]
+    found, line = _locate(location, node)
+    return Problem(_place(found), message, line)
 
 
 def _duplicates(node: yaml.Node | None, place: Location, seen: set[int]) -> Iterator[Problem]:
@@ -183,9 +203,7 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
     if kind == "model_type":
         keys = ", ".join(_model_at(model, location).model_fields)
         return f"should be a mapping with the keys {keys}; got {_shortened(value)}"
-    if kind == "tuple_type":
-        return f"should be a list; got {_shortened(value)}"
-    text = str(item["msg"]).replace("Input should be", "should be")
+    text = _FORMS.get(kind) or str(item["msg"]).replace("Input should be", "should be")
     said = f"{text}; got {_shortened(value)}"
     if kind == "literal_error":
         near = difflib.get_close_matches(str(value), re.findall(r"'([^']*)'", text), n=1)
@@ -222,7 +240,9 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _shortened(value: Any) -> str:
-    text = repr(value)
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    text = str(value) if isinstance(value, date) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

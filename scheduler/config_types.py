@@ -53,8 +53,9 @@ def written_as(pattern: str, wanted: str) -> AfterValidator:
 
 
 ConfigPath = Annotated[Path, AfterValidator(_absolute)]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+# A billion megabytes in bytes, and of seconds in nanoseconds, still fit into 64 bits.
+Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+Positive = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
 Seconds = Positive
 Cost = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 

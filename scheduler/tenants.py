@@ -292,7 +292,8 @@ def read_secret(path: Path, key: str) -> str:
         others = path.stat().st_mode & 0o077
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), [Problem(key, f"can't be read: {error}")]) from None
+        told = getattr(error, "strerror", None) or error
+        raise ConfigError(str(path), [Problem(key, f"can't be read: {told}")]) from None
     if others:
         message = f"others than its owner may use it; run: chmod 600 {path}"
         raise ConfigError(str(path), [Problem(key, message)])

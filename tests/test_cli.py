@@ -270,6 +270,12 @@ class TestStatus:
         assert re.search(r"digits +any +3", out)
         assert "late" not in out
 
+    def test_a_policy_that_gave_way_is_named(self):
+        console = Console(file=StringIO(), width=100, color_system=None)
+        console.print(status_view({**STATUS, "policy_problem": "mine.py: OSError: [/b] disk"}))
+        assert isinstance(console.file, StringIO)
+        assert "has failed and is not asked: mine.py: OSError: [/b] disk" in console.file.getvalue()
+
     def test_what_lies_beyond_the_box(self, box, laxity):
         _, out, _ = laxity("status")
         assert re.search(r"eu +half-open +12 +14.2 ms +3 ms +1.6 % +42", out)
@@ -443,6 +449,15 @@ class TestInfer:
         assert told is not None
         assert 41.3 <= float(told[1]) < 1_000, "the way to the box and back comes on top"
 
+    def test_what_is_possible_is_never_rounded_down(self, box, laxity, scan):
+        box.on_infer = lambda peer, header: peer.refuse(
+            header, "infeasible", "no target", earliest_budget_ms={"cpu:0": 2_345_674.2}
+        )
+        _, _, err = laxity("infer", "digits", "-i", scan)
+        told = re.search(r"--deadline-ms ([0-9.]+)\n", err)
+        assert told is not None
+        assert float(told[1]) >= 2_345_674.2
+
     def test_some_of_many_are_refused(self, box, laxity, scan):
         def every_other(peer: Peer, header: wire.Header) -> None:
             if len(box.messages("infer")) % 2:
@@ -557,9 +572,9 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("device", "wrong"),
         [
-            ("options: {streems: 2}", "devices: cpu:0: unknown option 'streems'"),
-            ("options: {threads: 0}", "devices: cpu:0: option 'threads'"),
-            ("runtimes: [emulated]", "devices: options of emulated device cpu:0: base_ms"),
+            ("options: {streems: 2}", "devices[0]: cpu:0: unknown option 'streems'"),
+            ("options: {threads: 0}", "devices[0]: cpu:0: option 'threads'"),
+            ("runtimes: [emulated]", "devices[0]: options of emulated device cpu:0: base_ms"),
             ("runtimes: [emulated, openvino]", "'emulated' answers zeros and must be alone"),
         ],
     )
@@ -569,6 +584,30 @@ class TestConfig:
         status, out, err = laxity("config", "check", str(path))
         assert (status, out) == (1, "")
         assert wrong in err
+
+    def test_each_mistake_has_its_line(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text(
+            "site: a\npolicy:\n  name: goodputt\ndevices:\n"
+            "- {id: cpu:0, options: {a: 1}}\n- {id: cpu:1, options: {b: 1}}\n"
+        )
+        status, _, err = laxity("config", "check", str(path))
+        assert status == 1
+        places = [line.partition(f"{path}:")[2].split(": ")[:2] for line in err.splitlines()]
+        assert places == [["2", "policy"], ["5", "devices[0]"], ["6", "devices[1]"]]
+
+    def test_secrets_are_looked_into_where_they_are(self, laxity, tmp_path):
+        path, token = tmp_path / "edge.yaml", tmp_path / "token"
+        path.write_text("token_file: token\ntls: {cert: cert.pem, key: key.pem}\n")
+        status, out, _ = laxity("config", "check", str(path))
+        assert status == 0
+        for missing in ("token", "cert.pem", "key.pem"):
+            assert f"{tmp_path / missing} (no such file yet)" in out
+        token.touch(mode=0o600)
+        status, _, err = laxity("config", "check", str(path))
+        assert (status, err) == (
+            *(1, f"laxity: {token}: token_file: holds 0 characters; a token has 16 or more\n"),
+        )
 
     def test_cores_of_another_machine_are_pointed_out(self, laxity, tmp_path):
         path = tmp_path / "edge.yaml"

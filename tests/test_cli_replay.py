@@ -108,6 +108,14 @@ def test_one_scenario_by_its_name_and_a_report(run):
     assert "<html" in Path("report.html").read_text()
 
 
+def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("LAXITY_URL", raising=False)
+    status, _, err = run("trace.csv")
+    assert status == 1
+    assert err.endswith("is edge_agent running? Where none does, --fleet FILE names the targets\n")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

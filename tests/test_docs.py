@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from replay.readers import FORMATS
 from scheduler.config import load_config
 from workers.model_yaml import parse_model_file
 
@@ -58,3 +59,9 @@ def test_the_files_that_a_box_is_told_to_have_are_right(tmp_path):
     path = tmp_path / "edge.yaml"
     path.write_text(config)
     assert load_config(path).models == tmp_path / "models"
+
+
+def test_each_format_of_a_trace_is_described():
+    replay = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
+    table = replay.partition("| format of a trace |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `([\w-]+)`", table, re.M) == list(FORMATS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,3 +215,17 @@ def test_asyncio_has_the_same(box: FakeBox) -> None:
                 await task.status()
 
     asyncio.run(scene())
+
+
+def test_people_are_told_of_a_task_in_the_words_of_the_list(box, laxity) -> None:
+    status = {**STATUS, "left_ms": 3_517_549, "submitted_unix_ms": 1_795_368_993_139}
+    box.on_task = lambda peer, header: reply(peer, header, status)
+    _, out, _ = laxity("task", "show", "t", "--url", box.url)
+    told = dict(line.partition(" ")[::2] for line in out.splitlines())
+    assert told["deadline"].strip() == "in 58 min 37 s"
+    submitted = time.mktime(time.strptime(told["submitted"].strip(), "%Y-%m-%d %H:%M:%S"))
+    assert submitted == 1_795_368_993
+    assert (told["state"].strip(), told["ended"].strip()) == ("waiting", "")
+    assert (
+        json.loads(laxity("task", "show", "t", "--url", box.url, "--json")[1])["left_s"] == 3517.549
+    )

@@ -16,6 +16,7 @@ from pydantic import (
     ValidationError,
 )
 
+from scheduler.yaml_loader import Loader
 from workers.model import Precision, Residency
 
 NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
@@ -187,7 +188,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(choices) or 'none'}"
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
+class _UniqueKeyLoader(Loader):
     """Refuses a repeated key, of which YAML would keep the last without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -27,6 +27,7 @@ from replay.workloads.processes import PROCESSES
 from replay.workloads.workload import Stream, TraceStream, Workload
 from scheduler.config_problems import MALFORMED
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
+from scheduler.yaml_loader import Loader
 
 _ALL_PROCESSES = (*PROCESSES, "trace")
 _MOST = 10**12
@@ -39,7 +40,7 @@ def load_workload(path: Path | str) -> Workload:
         WorkloadError: It can't be read or isn't a workload; the message names the key.
     """
     try:
-        data = yaml.safe_load(Path(path).read_text())
+        data = yaml.load(Path(path).read_text(), Loader)  # a SafeLoader
     except OSError as error:
         raise WorkloadError(f"{path}: can't be opened ({error.strerror})") from None
     except MALFORMED as error:

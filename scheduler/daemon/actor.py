@@ -202,7 +202,7 @@ class SchedulerProcess:
         if self._tls is not None and new.tls is not None:
             try:
                 load_certificate(self._tls, new.tls)
-            except OSError as error:
+            except ConfigError as error:
                 log.error("certificate not taken over", error=str(error))
         try:
             access = load_access(new.token_file, new.tenants_file)

@@ -62,7 +62,7 @@ class Driver:
 
     Attributes:
         policy: Name and options of the policy that decides now.
-        fell_back: True where that is the default because another one has failed.
+        fell_back: What failed and how, where that is the default in another one's place; else None.
         catalog: The models of the box.
         core: The state machine.
         clock_ns: The monotonic clock.
@@ -80,7 +80,7 @@ class Driver:
     ) -> None:
         """Holds nothing and has no devices."""
         self.policy = policy
-        self.fell_back = False
+        self.fell_back: str | None = None
         self.catalog = Catalog()
         self.core = Scheduler(load_policy(policy[0], **policy[1]), limits)
         self.clock_ns = clock_ns
@@ -269,13 +269,13 @@ class Driver:
         """
         policy = load_policy(name, **options)
         self.policy = name, options
-        self.fell_back = False
+        self.fell_back = None
         self._handle(PolicySwapped(name, policy))
         log.info("policy swapped", policy=name, **options)
 
-    def _fall_back(self) -> None:
+    def _fall_back(self, why: str) -> None:
         self.swap_policy(DEFAULT, {})
-        self.fell_back = True
+        self.fell_back = why
 
     async def drain(self, seconds: float) -> int:
         """Waits until nothing is held, then cancels what still is; how many those were."""
@@ -305,7 +305,7 @@ class Driver:
             log.error("policy failed", policy=self.policy[0], error=failure)
             commands = failed.commands
             if self.policy != (DEFAULT, {}):
-                self._loop.call_soon(self._fall_back)
+                self._loop.call_soon(self._fall_back, f"{self.policy[0]}: {failure}")
         try:
             for command in commands:
                 self._obey(command)
@@ -375,4 +375,5 @@ class Driver:
 
     def status(self) -> dict[str, Any]:
         """What the scheduler holds and how requests ended, for people and programs."""
-        return status_of(self.core, self.policy, self._ways, self._energy)
+        told = status_of(self.core, self.policy, self._ways, self._energy)
+        return {**told, "policy_problem": self.fell_back}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from scheduler.config_doors import TlsConfig
+from scheduler.config_problems import ConfigError, Problem
 
 
 def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
@@ -17,7 +19,7 @@ def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
         alpn: The protocols that the door speaks, by their registered names.
 
     Raises:
-        OSError: A file can't be read, or is no certificate or key.
+        ConfigError: A file can't be read, or is no certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -25,7 +27,12 @@ def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
         context.set_alpn_protocols(list(alpn))
     if tls.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(tls.client_ca)
+        try:
+            context.load_verify_locations(tls.client_ca)
+        except ssl.SSLError as error:
+            raise _unusable(tls.client_ca, "tls.client_ca", error, "certificates in PEM") from None
+        except OSError as error:
+            raise _unusable(tls.client_ca, "tls.client_ca", error) from None
     load_certificate(context, tls)
     return context
 
@@ -34,9 +41,24 @@ def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
     """Handshakes from now on use the certificate that the files hold now.
 
     Raises:
-        OSError: A file can't be read, or is no certificate or key.
+        ConfigError: A file can't be read, or is no certificate or key.
     """
-    context.load_cert_chain(tls.cert, tls.key)
+    for key, path in (("tls.cert", tls.cert), ("tls.key", tls.key)):
+        try:
+            path.open("rb").close()  # of the two, OpenSSL does not say which it lacks
+        except OSError as error:
+            raise _unusable(path, key, error) from None
+    try:
+        # Without a password it would ask a terminal for that of an encrypted key, and wait.
+        context.load_cert_chain(tls.cert, tls.key, password="")
+    except OSError as error:
+        wanted = f"a certificate in PEM, and {tls.key} its own key without a password"
+        raise _unusable(tls.cert, "tls.cert", error, wanted) from None
+
+
+def _unusable(path: Path, key: str, error: OSError, wanted: str = "") -> ConfigError:
+    told = f"should be {wanted}: {error}" if wanted else f"can't be read: {error.strerror}"
+    return ConfigError(str(path), [Problem(key, told)])
 
 
 def certificate_names(peer: Mapping[str, Any] | None) -> tuple[str, ...]:

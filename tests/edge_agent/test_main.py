@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 
+def edge_agent(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edge_agent", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 def refusal(config: Path) -> str:
     """What it says of a configuration that it can't serve."""
-    command = [sys.executable, "-m", "edge_agent", "--config", str(config)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = edge_agent("--config", str(config))
     assert ended.returncode in (1, 2)
     assert "Traceback" not in ended.stderr
     return ended.stderr.splitlines()[-1]
@@ -57,3 +61,31 @@ def test_brackets_in_what_is_wrong_are_shown(tmp_path):
     file.parent.mkdir()
     file.write_text("site: '[/b] pip install laxity[gpu]'")
     assert refusal(file).startswith(f"{file}:1: site: '[/b] pip install laxity[gpu]' should be")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("policy: {name: nope}", "{config}:2: policy: policy 'nope' is not known; there are "),
+        ("devices: [{id: cpu:0, options: {a: 1}}]", "{config}:2: devices[0]: cpu:0: unknown opt"),
+        ("tls: {cert: gone, key: edge.yaml}", "{gone}: tls.cert: can't be read: No such file"),
+        ("token_file: gone", "{gone}: token_file: can't be read: No such file"),
+        ("tenants_file: gone", "{gone}: tenants_file: can't be read: No such file"),
+    ],
+)
+def test_what_a_configuration_names_is_tried_before_anything_is_started(
+    write, tmp_path, text, told
+):
+    config = write(text)
+    wanted = told.format(config=config, gone=tmp_path / "gone")
+    assert refusal(config).startswith(wanted)
+
+
+def test_an_option_that_would_do_nothing_is_refused(tmp_path):
+    ended = edge_agent("--json", "--models", str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("--json goes with --probe")
+
+
+def test_the_version(laxity):
+    assert edge_agent("--version").stdout == laxity("--version")[1]

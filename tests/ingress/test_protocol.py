@@ -224,6 +224,13 @@ def test_a_grpc_deadline_is_cut_to_what_the_box_allows() -> None:
     assert deadline_ms({"timeout": 7_200_000_000}, {}, 1.0, "m", ANYONE, allows) == 7_200_000.0
 
 
+def test_no_default_is_refused_for_being_longer_than_the_box_allows() -> None:
+    for defaults in (Defaults(10_000.0, {}, 5_000.0), Defaults(1.0, {"m": 10_000.0}, 5_000.0)):
+        assert deadline_ms({}, {}, None, "m", ANYONE, defaults) == 5_000.0
+    asked = {"x-request-timeout-ms": "9000"}
+    assert deadline_ms({}, asked, None, "m", ANYONE, Defaults(1.0, {}, 5_000.0)) == 9_000.0
+
+
 def test_defaults_are_the_models_then_the_tenants_then_the_boxs() -> None:
     def default(model: str, tenant: Tenant) -> float:
         return deadline_ms({}, {}, None, model, tenant, DEFAULTS)

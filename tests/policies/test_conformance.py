@@ -79,9 +79,20 @@ class Broken:
         raise OSError("disk")
 
 
+class Steep(Edf):
+    """Takes it that every batch was measured at two sizes."""
+
+    def decide(self, view: View) -> Iterator[Decision]:
+        for known in view.targets.values():
+            for offered in known.spec.offers:
+                _smaller, _larger = sorted(offered.latency_ns)[-2:]
+        yield from super().decide(view)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
+        (Steep, "not enough values to unpack"),
         (Sleepy, "4 \\(work conservation\\): cpu:0 idles while"),
         (Careless, "2 \\(no doomed work\\): .* would be done at"),
         (Meddler, "the policy changed the view"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,10 @@ def box(tmp_path):
     box.journal.close()
 
 
-def submit(box: JournalledBox, *, budget_ms: int = 50) -> int:
+def submit(box: JournalledBox, *, budget_ms: float = 50) -> int:
     request_id = box.next_id
     box.next_id += 1
-    box.tell(Submitted((Request(request_id, RequestClass("a"), box.now_ns + budget_ms * MS),)))
+    box.tell(Submitted((Request(request_id, RequestClass("a"), box.now_ns + int(budget_ms * MS)),)))
     return request_id
 
 
@@ -114,6 +115,18 @@ class TestALife:
 
 
 class TestRecent:
+    def test_times_are_said_as_people_write_them(self, box, tmp_path):
+        distant = submit(box, budget_ms=10_000_000)
+        hopeless = submit(box, budget_ms=1 / 1000)
+        box.tell(Cancelled(distant))
+        box.journal.close()
+        journal = tmp_path / "journal"
+        came = explain(journal, distant, note=complain).steps[0]
+        assert "10,000,000 ms to its deadline" in came.text
+        refused = explain(journal, hopeless, note=complain).steps[-1]
+        assert refused.what == "infeasible"
+        assert re.search(r"; would do: ([0-9.]+ ms at \w+:0(, |(?= \()))+", refused.text)
+
     def test_the_newest_come_first_and_may_be_chosen(self, box, tmp_path):
         box.live(120)
         box.journal.close()

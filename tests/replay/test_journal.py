@@ -46,6 +46,7 @@ from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
 from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.policy_loading import load_policy
 from tests.core.world import MS, offer, target
 
 SPECS = (
@@ -337,6 +338,18 @@ def test_without_its_first_file_a_run_is_not_verified_and_says_why(tmp_path):
     assert verdict.events == 0
     assert "begins with file 3" in str(verdict.unverified)
     assert list(arrivals(third))
+
+
+def test_code_that_a_journal_names_is_run_only_where_it_is_trusted(tmp_path):
+    mine = Path(__file__).parents[2] / "examples" / "policies" / "shortest_job_first.py"
+    box = JournalledBox(tmp_path, "goodput", 3)
+    box.tell(PolicySwapped(str(mine), load_policy(str(mine))))
+    box.live(50)
+    box.close()
+    (verdict,) = verify(tmp_path, no_note)
+    assert f"policy '{mine}' is not one of laxity's own" in str(verdict.unverified)
+    (verdict,) = verify(tmp_path, no_note, make=load_policy)
+    assert (verdict.difference, verdict.unverified) == (None, None)
 
 
 def test_a_policy_that_is_not_there_any_more_is_named(journal, monkeypatch):

@@ -212,10 +212,8 @@ def _write(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def main(
-    read: Callable[[], str] = sys.stdin.read, write: Callable[[str], object] = sys.stdout.write
-) -> int:
-    """Carry out the request on stdin; 0 if there is an engine then."""
+def main(read: Callable[[], str], write: Callable[[str], object]) -> int:
+    """Carry out the request that is read; 0 if there is an engine then."""
 
     def say(**message: str) -> None:
         write(json.dumps(message) + "\n")
@@ -236,4 +234,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.stdin.read, sys.stdout.write))

@@ -25,6 +25,7 @@ _SERVICE = "/inference.GRPCInferenceService/"
 _RAW_INPUT_TAG = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2
 """Field number and wire type; see protobuf's encoding of length-delimited fields."""
 
+_INT_MAX = 2**31 - 1  # what the library takes as a setting; no message can be longer
 _OPTIONS = [
     # A connection of one's own: after an outage a new one is wanted, not the old one from a pool.
     ("grpc.use_local_subchannel_pool", 1),
@@ -75,7 +76,8 @@ class GrpcEndpoint:
         """Connects with the first call."""
         self._dial = dial
         self._metadata = tuple((name.lower(), value) for name, value in metadata.items())
-        self._options = [*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes)]
+        most = min(answer_bytes, _INT_MAX)
+        self._options = [*_OPTIONS, ("grpc.max_receive_message_length", most)]
         self._closing: set[asyncio.Task[None]] = set()
         self._open()
 

@@ -25,6 +25,7 @@ _ENVELOPE_BYTES = 1_000_000
 """What a message may have beside its tensors."""
 
 _STREAMS = 128
+_INT_MAX = 2**31 - 1  # what the library takes as a setting; no message can be longer
 _UNREAD_BYTES = 512 * 1024
 
 
@@ -130,7 +131,7 @@ class _Certificates:
 def _options(config: Config) -> list[tuple[str, int]]:
     most = config.limits.body_mb * 10**6 + _ENVELOPE_BYTES
     return [
-        ("grpc.max_receive_message_length", most),
+        ("grpc.max_receive_message_length", min(most, _INT_MAX)),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.max_allowed_incoming_connections", config.limits.connections),
@@ -138,7 +139,7 @@ def _options(config: Config) -> list[tuple[str, int]]:
         ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_metadata_size", min(config.limits.header_kb * 1000, 64_000)),
-        ("grpc.max_connection_idle_ms", int(config.doors.idle_s * 1000)),
+        ("grpc.max_connection_idle_ms", min(int(config.doors.idle_s * 1000), _INT_MAX)),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -43,8 +43,8 @@ class Defaults:
     Attributes:
         any_ms: The deadline of requests for any model that name none.
         by_model_ms: That of requests for one model.
-        longest_ms: What the box allows, in place of a gRPC deadline that is farther away: that
-            only says for how long its caller would wait at most.
+        longest_ms: What the box allows, in place of a default that is longer, or of a gRPC
+            deadline that is farther away: that only says for how long its caller would wait.
     """
 
     any_ms: float
@@ -89,7 +89,8 @@ def deadline_ms(
     if (prefer := headers.get("prefer")) and (found := _WAIT.search(prefer)):
         return _positive("Prefer: wait", found[1]) * 1e3
     named = defaults.by_model_ms.get(model) or tenant.default_deadline_ms
-    return named or defaults.any_ms
+    # Whoever named none can't be refused for it: no default is beyond what the box allows.
+    return min(named or defaults.any_ms, defaults.longest_ms, MAX_DEADLINE_MS)
 
 
 def left_ms(given_ms: float, spent_ns: int) -> float:

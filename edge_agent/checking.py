@@ -1,0 +1,77 @@
+"""Whether what a configuration names can be used, found before anything is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from edge_agent.worker_arguments import device_spec
+from scheduler.config import Config
+from scheduler.config_problems import ConfigError, problem_at
+from scheduler.errors import LaxityError
+from scheduler.ingress.certificates import server_context
+from scheduler.policy_loading import load_policy
+from scheduler.tenants import load_access, read_token
+from workers.runtimes.base import DeviceError
+from workers.usable_runtimes import check_settings
+
+
+class Unusable(LaxityError):
+    """Something that a configuration names can't be used; a line for each."""
+
+    code = "invalid_config"
+
+
+def check_named(
+    config: Config, file: Path | None, readable: Callable[[Path], bool] = lambda path: True
+) -> None:
+    """Tries the policy, the options of devices, and the files of tokens and certificates.
+
+    Args:
+        config: What names them.
+        file: Where it was read from.
+        readable: Whether a file is to be looked into.
+
+    Raises:
+        Unusable: With every mistake, and its place in the file that has it.
+    """
+    found = [str(error) for error in (*_settings(config, file), *_files(config, readable))]
+    if found:
+        raise Unusable("\n".join(found))
+
+
+def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:
+    source = file or "defaults"
+    try:
+        with redirect_stdout(sys.stderr):  # a policy may print while it is made
+            load_policy(config.policy.name, **config.policy.options)
+    except ValueError as error:
+        yield ConfigError(str(source), [problem_at(file, ["policy"], str(error))])
+    for index, device in enumerate(() if config.devices == "auto" else config.devices):
+        try:
+            check_settings(device_spec(device))
+        except DeviceError as error:
+            yield ConfigError(str(source), [problem_at(file, ["devices", index], str(error))])
+
+
+def _files(config: Config, readable: Callable[[Path], bool]) -> Iterator[ConfigError]:
+    def known(path: Path | None) -> Path | None:
+        return path if path is not None and readable(path) else None
+
+    tls, neighbours = config.tls, config.neighbours
+    checks: list[Callable[[], object]] = [
+        lambda: load_access(known(config.token_file), None),
+        lambda: load_access(None, known(config.tenants_file)),
+    ]
+    if tls is not None and all(readable(p) for p in (tls.cert, tls.key, tls.client_ca) if p):
+        checks.append(lambda: server_context(tls))
+    if neighbours is not None:
+        shown = known(neighbours.token_file or config.token_file)
+        checks.append(lambda: shown and read_token(shown, "token_file"))
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            yield error

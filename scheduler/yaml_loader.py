@@ -1,0 +1,22 @@
+"""YAML as people write it: `2e-5` is a number."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, where numbers with an exponent are as in YAML 1.2.
+
+    In YAML 1.1, which it follows, they need a point and a sign (2.0e-5, 1.0e+9)
+    and are text without.
+    """
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
