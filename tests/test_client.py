@@ -7,7 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Future,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from typing import Any
 
 import numpy as np
@@ -23,7 +30,7 @@ from scheduler import (
     Unavailable,
     wire,
 )
-from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image
+from tests.fake_box import IMAGE, PATIENCE_S, FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
 HUGE = 10**400
@@ -283,6 +290,18 @@ class TestCancel:
         client.close()
         with pytest.raises(RuntimeError, match="the client is closed"):
             client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+
+    def test_who_waits_for_several_hears_of_the_cancelled_ones(self, box):
+        box.on_infer = ignore
+        client = Client(box.url)
+        futures = [client.submit("digits", image(1), deadline_ms=MINUTE_MS) for _ in range(3)]
+        assert futures[0].cancel()
+        assert futures[0].cancel()
+        assert wait(futures, PATIENCE_S, FIRST_COMPLETED).done == {futures[0]}
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(lambda: list(as_completed(futures, PATIENCE_S)))
+            client.close()
+            assert set(waiting.result()) == set(futures)
 
     def test_a_dropped_client_ends_its_thread(self, box):
         client = Client(box.url)
