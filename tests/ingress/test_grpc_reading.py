@@ -10,13 +10,18 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
 from benchmarks.half_calls import HalfCalls
 from scheduler.ingress.grpc.callers import Callers
+from scheduler.ingress.grpc.messages import check_beside_tensors
 from scheduler.ingress.grpc.reading import Places, Reading
 from scheduler.ingress.held import Held
+from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.tenants import Access, Tenant, hash_of, new_token
 
 TOKENS = {name: new_token() for name in ("slow", "other", "small")}
@@ -28,6 +33,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 MESSAGE_BYTES = 1_000_000
 WINDOW_BYTES = 65_536
 PATIENT_S = 60.0
+BESIDE_BYTES = 300_000
 
 
 class Slow(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -61,7 +67,8 @@ async def door(
     places: int = 4, patience_s: float = PATIENT_S, held_bytes: int = 10**9, streams: int = 8
 ) -> AsyncIterator[Door]:
     held, open_streams = Held(held_bytes), Held(streams, "streams")
-    reading = Reading(Callers(Access(TENANTS)), held, open_streams, Places(places, patience_s))
+    rooms = Places(places, patience_s)
+    reading = Reading(Callers(Access(TENANTS)), held, open_streams, rooms, BESIDE_BYTES)
     options = [("grpc.http2.bdp_probe", 0)]
     server = grpc.aio.server(interceptors=(reading,), options=options)
     service = Slow()
@@ -198,3 +205,55 @@ def test_what_is_no_message_is_said_so() -> None:
             assert at.held.count == 0
 
     run(test)
+
+
+def typed(**contents: Any) -> Any:
+    tensor = pb.ModelInferRequest.InferInputTensor(name="x")
+    for field, values in contents.items():
+        getattr(tensor.contents, field).extend(values)
+    return pb.ModelInferRequest(id="a", inputs=[tensor])
+
+
+EXPENSIVE = {
+    "numbers": typed(int_contents=[1] * (BESIDE_BYTES + 1)),
+    "texts": typed(bytes_contents=[b""] * BESIDE_BYTES),
+    "tensors": pb.ModelInferRequest(inputs=[typed().inputs[0]] * BESIDE_BYTES),
+    "raws": pb.ModelInferRequest(raw_input_contents=[b""] * BESIDE_BYTES),
+}
+
+
+@pytest.mark.parametrize("what", EXPENSIVE)
+def test_what_takes_more_memory_than_on_the_wire_is_refused_unread(what: str) -> None:
+    async def test() -> None:
+        async with door() as at, grpc.aio.insecure_channel(f"localhost:{at.port}") as c:
+            stub = stubs.GRPCInferenceServiceStub(c)
+            at.service.go_on.set()
+            with pytest.raises(grpc.aio.AioRpcError, match="the message has more than") as refused:
+                await stub.ModelInfer(EXPENSIVE[what], metadata=by("slow"))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert dict(refused.value.trailing_metadata())["laxity-code"] == "too_large"
+            stream = stub.ModelStreamInfer(metadata=by("slow"))
+            await stream.write(EXPENSIVE[what])
+            with pytest.raises(grpc.aio.AioRpcError, match="the message has more than"):
+                await stream.read()
+            assert at.service.begun == at.held.count == 0
+            for fine in (message(MESSAGE_BYTES), typed(int_contents=[1] * (BESIDE_BYTES - 100))):
+                assert (await stub.ModelInfer(fine, metadata=by("slow"))).id == "a"
+
+    run(test)
+
+
+@given(st.binary(max_size=200), st.integers(0, 300))
+@example(b"\xff" * 20, 0)
+@example(b"\x3a" + b"\xff" * 9 + b"\x7f", 0)
+@example(b"\x22\x00" * 10, 20)
+def test_any_bytes_are_either_little_beside_tensors_or_too_large(data: bytes, most: int) -> None:
+    """What is let through has no more than that as objects, whatever the bytes are."""
+    raw = message(100_000).SerializeToString() + data
+    try:
+        check_beside_tensors(raw, most)
+        read = pb.ModelInferRequest.FromString(raw)
+    except (TooLarge, DecodeError):
+        return
+    read.ClearField("raw_input_contents")
+    assert read.ByteSize() <= 4 * most  # an empty entry of a map is written with key and value

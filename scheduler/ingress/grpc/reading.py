@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.ingress.grpc.callers import Callers, abort
+from scheduler.ingress.grpc.messages import check_beside_tensors
 from scheduler.ingress.held import Held
 from scheduler.ingress.oip.outcomes import TooSlow
 from scheduler.tenants import Tenant
@@ -68,14 +69,18 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         held: Counts the bytes of messages that are there.
         streams: Counts calls of many messages, each of which reads one at any time.
         places: Where all other calls read theirs.
+        most_beside: How many bytes of a message may be something else than tensors as bytes.
     """
 
-    def __init__(self, callers: Callers, held: Held, streams: Held, places: Places) -> None:
+    def __init__(
+        self, callers: Callers, held: Held, streams: Held, places: Places, most_beside: int
+    ) -> None:
         """Nothing is read."""
         self._callers = callers
         self._held = held
         self._streams = streams
         self._places = places
+        self._most_beside = most_beside
         self._known: dict[str, Any] = {}
 
     async def intercept_service(
@@ -129,7 +134,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 async for raw in requests:
                     self._held.hold(tenant, len(raw))
                     sizes.append(len(raw))
-                    yield _parsed(handler, raw)
+                    yield self._parsed(handler, raw)
 
             try:
                 async for response in handler.stream_stream(messages(), context):
@@ -150,7 +155,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             raw = await self._places.read(tenant, context)
             if raw is grpc.aio.EOF:
                 raise InvalidInput("the call has no message")
-            message = _parsed(handler, raw)
+            message = self._parsed(handler, raw)
             self._held.hold(tenant, len(raw))
         except LaxityError as error:
             await abort(context, error)
@@ -165,9 +170,9 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await abort(context, error)
         return tenant
 
-
-def _parsed(handler: Any, raw: bytes) -> Any:
-    try:
-        return handler.request_deserializer(raw)
-    except DecodeError:
-        raise InvalidInput("the message is not of the kind that this method takes") from None
+    def _parsed(self, handler: Any, raw: bytes) -> Any:
+        check_beside_tensors(raw, self._most_beside)
+        try:
+            return handler.request_deserializer(raw)
+        except DecodeError:
+            raise InvalidInput("the message is not of the kind that this method takes") from None

@@ -49,6 +49,7 @@ class GrpcServer:
             Held(doors.held_mb * 10**6),
             Held(doors.grpc_messages, "streams"),
             Places(doors.grpc_messages, doors.request_s),
+            doors.json_mb * 10**6,
         )
         self._addresses = addresses
         self._tls = config.tls
