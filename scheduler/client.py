@@ -167,7 +167,7 @@ class Client:
             A durable task, by whose id it can be fetched from any process. Otherwise a future of
             the result. It fails at the deadline at the latest (unless
             `accept_late`), with `DeadlineInfeasible`, `Overloaded`, `DeadlineExpired`,
-            `Unavailable`, `ExecutionFailed`, `ModelNotFound` or `InvalidInput`.
+            `Unavailable`, `ExecutionFailed`, `ModelNotFound`, `InvalidInput` or `Forbidden`.
 
         Raises:
             InvalidInput: An argument is not what it should be.
@@ -279,7 +279,7 @@ class Client:
         return future.cancel()
 
     def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """The models of the box, by name; docs/protocol.md has their fields.
+        """The models of the box that the caller may use; docs/protocol.md has their fields.
 
         Raises:
             Unavailable: No answer within `timeout_s`.
@@ -291,6 +291,7 @@ class Client:
         """How the box is.
 
         Raises:
+            Forbidden: The tenant does not have the scope `metrics`.
             Unavailable: No answer within `timeout_s`.
         """
         status: dict[str, Any] = self._ask("status", timeout_s)

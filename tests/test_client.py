@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import scheduler
 from scheduler import (
     Client,
     DeadlineExpired,
@@ -30,6 +31,7 @@ from scheduler import (
     Unavailable,
     wire,
 )
+from scheduler.errors import ERRORS
 from tests.fake_box import IMAGE, PATIENCE_S, FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
@@ -134,6 +136,10 @@ class TestInfer:
     def test_models_and_status(self, client):
         assert client.models()["models"][0]["inputs"] == [IMAGE]
         assert client.status() == {"site": "test"}
+
+
+def test_every_error_that_a_box_answers_with_has_a_name_in_the_package():
+    assert {error.__name__ for error in ERRORS.values()} <= set(scheduler.__all__)
 
 
 class TestArguments:

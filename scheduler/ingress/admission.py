@@ -106,7 +106,12 @@ class Admission:
             ModelNotFound: The model is not there for this tenant.
         """
         tenant.check_scope("infer")
-        tenant.check_model(str(header.get("model")))
+        self._check_model(header, tenant)
+
+    def _check_model(self, header: Header, tenant: Tenant) -> None:
+        """For a model that is not there the catalog's words name others: not for all to know."""
+        catalog = self._driver.catalog
+        tenant.check_model(str(header.get("model")), catalog.cards if catalog.problems else None)
 
     def _approximates(self, model: str) -> bool:
         return self._driver.catalog.cards[model].approximates
@@ -126,7 +131,7 @@ class Admission:
             ModelNotFound: The model is not there, or not for this tenant.
             Unavailable: The model has been unloaded.
         """
-        tenant.check_model(str(header.get("model")))
+        self._check_model(header, tenant)
         shape = self._shapes.of(header)
         if not self.is_loaded(shape.kind.model):
             raise Unavailable(f"model {shape.kind.model!r} has been unloaded on this box")
@@ -163,12 +168,14 @@ class Admission:
         """
         self._unloaded.discard(self._driver.catalog.card(model).name)
 
-    def describe_models(self) -> dict[str, Any]:
-        """The catalog, with whether each model is `loaded`."""
+    def describe_models(self, tenant: Tenant = OWNER) -> dict[str, Any]:
+        """The catalog as a tenant may see it, with whether each model is `loaded`."""
         described = self._driver.catalog.describe()
-        for model in described["models"]:
+        models = [each for each in described["models"] if tenant.sees(each["name"])]
+        for model in models:
             model["loaded"] = model["name"] not in self._unloaded
-        return described
+        problems = [each for each in described["problems"] if tenant.sees(each["model"])]
+        return {"models": models, "problems": problems}
 
 
 def _as_one_item(shape: RequestShape, given: Any, body: Body) -> tuple[list[list[Any]], Body]:

@@ -162,8 +162,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         elif kind in TASK_MESSAGES:
             self._take_task(header, body)
         elif kind in SHELF_MESSAGES and self._door.shelf is not None:
-            self._tenant_of(header).check_scope("peer")
-            self._door.shelf.take(header, self._driver.own_models(), self._say_later)
+            tenant = self._tenant_of(header)
+            tenant.check_scope("peer")
+            models = [model for model in self._driver.own_models() if tenant.sees(model)]
+            self._door.shelf.take(header, models, self._say_later)
         else:
             value = self._take_question(kind, header)
             self._say({"t": "reply", "id": header.get("id"), "value": value})
@@ -183,13 +185,14 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._door.tasks.take(header, body, self._tenant_of(header), self._say_later)
 
     def _take_question(self, kind: str, header: Header) -> Any:
-        admission = self._door.admission
+        admission, tenant = self._door.admission, self._tenant_of(header)
         if kind == "models":
-            return admission.describe_models()
+            return admission.describe_models(tenant)
         if kind == "status":
+            tenant.check_scope("metrics")
             return self._door.status()
         if kind == "statistics":
-            return admission.statistics.describe()
+            return [each for each in admission.statistics.describe() if tenant.sees(each["name"])]
         if kind in PEER_MESSAGES:
             return self._take_peer(header)
         if kind not in ("load", "unload", "policy"):
@@ -198,10 +201,12 @@ class NativeConnection(asyncio.BufferedProtocol):
                 "statistics, load, unload, policy, task, task_result, task_status, task_cancel, "
                 "tasks, peer, leave, ping, model_files, model_file"
             )
-        self._tenant_of(header).check_scope("admin")
+        tenant.check_scope("admin")
         if kind == "policy":
             return self._door.swap_policy(header.get("name"), header.get("options"))
-        (admission.load if kind == "load" else admission.unload)(str(header.get("model")))
+        model = str(header.get("model"))
+        tenant.check_model(model)
+        (admission.load if kind == "load" else admission.unload)(model)
         return None
 
     def _take_peer(self, header: Header) -> Any:

@@ -1,0 +1,125 @@
+"""What a tenant hears at the native door, and what it may do there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler import AsyncClient, LaxityError, ModelNotFound, Unavailable
+from scheduler.daemon.driver import Driver
+from scheduler.errors import Forbidden
+from scheduler.ingress.model_shelf import ModelShelf
+from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.tasks import Question
+from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
+from scheduler.wire import FrameLimits
+from tests.neighbours.boxes import card
+
+TOKENS = {name: new_token() for name in ("all", "line", "chief")}
+ALL: tuple[Scope, ...] = ("infer", "metrics", "peer", "admin")
+X = {"x": np.zeros(4, np.float32)}
+
+
+def tenant(name: str, *scopes: Scope, models: tuple[str, ...] = ("*",)) -> Tenant:
+    return Tenant(name=name, tokens=(hash_of(TOKENS[name]),), scopes=scopes, models=models)
+
+
+ACCESS = Access(
+    [
+        tenant("all", *ALL),
+        tenant("line", "infer", models=("line-*",)),
+        tenant("chief", *ALL, models=("line-*",)),
+    ]
+)
+
+
+@dataclass
+class Box:
+    door: NativeDoor
+    url: str
+
+    def client(self, name: str) -> AsyncClient:
+        return AsyncClient(self.url, token=TOKENS[name])
+
+
+@asynccontextmanager
+async def a_box(folder: Path) -> AsyncIterator[Box]:
+    """A native door with three models and no device that runs them."""
+    driver = Driver()
+    driver.catalog.learn("cpu:0", [card("line-a"), card("secret")], [("secret2", "no weights")])
+    door = NativeDoor(driver, DoorRules("s", ACCESS, FrameLimits(), 8, 10**12), driver.status)
+    door.shelf = ModelShelf(folder)
+    server = await asyncio.get_running_loop().create_unix_server(door, f"{folder}/s")
+    try:
+        yield Box(door, f"unix://{folder}/s")
+    finally:
+        server.close()
+        door.close()
+        await driver.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+async def said(asked: Any) -> str:
+    """The words of the error that something ends with."""
+    with pytest.raises(LaxityError) as error:
+        await asked
+    return f"{error.value} {error.value.detail}"
+
+
+def test_a_tenant_hears_of_its_own_models_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            async with box.client("all") as client:
+                told = await client.models()
+                assert [model["name"] for model in told["models"]] == ["line-a", "secret"]
+                assert [problem["model"] for problem in told["problems"]] == ["secret2"]
+                for model in ("line-a", "secret"):
+                    with pytest.raises(Unavailable):
+                        await client.infer(model, X, deadline_ms=1000)
+                assert [each["name"] for each in await client.statistics()] == ["line-a", "secret"]
+            async with box.client("line") as client:
+                told = await client.models()
+                assert [model["name"] for model in told["models"]] == ["line-a"]
+                assert told["problems"] == []
+                assert [each["name"] for each in await client.statistics()] == ["line-a"]
+                for model in ("line-", "secret", "secre"):  # near what there is, or far from it
+                    words = await said(client.infer(model, X, deadline_ms=1000))
+                    assert words == f"model {model!r} is not in the repository {{}}"
+
+    run(test)
+
+
+def test_how_the_box_is_needs_the_scope_for_its_metrics(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            async with box.client("line") as client:
+                with pytest.raises(Forbidden, match="'line' does not have the scope 'metrics'"):
+                    await client.status()
+            async with box.client("all") as client:
+                assert (await client.status())["held"] == 0
+
+    run(test)
+
+
+def test_orders_concern_the_models_of_who_gives_them(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("chief") as client:
+            for kind in ("unload", "load", "model_files"):
+                question = Question(kind, {"model": "secret"})
+                with pytest.raises(ModelNotFound):
+                    await client._take(question)
+            assert box.door.admission.is_loaded("secret")
+            await client._take(Question("unload", {"model": "line-a"}))
+            assert not box.door.admission.is_loaded("line-a")
+
+    run(test)
