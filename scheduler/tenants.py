@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -195,6 +195,16 @@ class Access:
         return next(
             (self._certificates[name] for name in names if name in self._certificates), None
         )
+
+    def by_token_or_certificate(self, token: Any, names: Iterable[str]) -> Tenant:
+        """Whose token that is or, where none is shown, whose client certificate.
+
+        Raises:
+            Unauthorized: Nobody's.
+        """
+        if token is None and (tenant := self.by_certificate(names)) is not None:
+            return tenant
+        return self.by_token(token if isinstance(token, str) else None)
 
     def by_name(self, name: str) -> Tenant:
         """The tenant that an earlier look-up gave, as it is by now.

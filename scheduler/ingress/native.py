@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from scheduler.daemon.driver import Driver
@@ -116,6 +116,12 @@ class NativeDoor:
     def leave(self, connection: NativeConnection) -> None:
         """Counts a connection out."""
         self._connections.discard(connection)
+
+    def take_access(self, access: Access) -> None:
+        """Takes over who may come in, which holds for those who are in as well."""
+        self.rules = replace(self.rules, access=access)
+        for connection in list(self._connections):
+            connection.look_again()
 
     def flush(self) -> None:
         """Sends what the connections have to say: all answers to one client at once."""

@@ -15,6 +15,7 @@ from scheduler.errors import (
     LaxityError,
     Overloaded,
     ProtocolError,
+    Unauthorized,
     Unavailable,
 )
 from scheduler.ingress.certificates import certificate_names
@@ -41,6 +42,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._door = door
         self._is_door = is_door
         self._tenant = ANYONE
+        self._token: Any = None
         self._driver = door.driver
         self._intake = door.intake
         self._reader = FrameReader(door.rules.frames, self._allocate)
@@ -233,7 +235,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             )
         rules = self._door.rules
         if rules.access.required and not self._is_door:
-            self._tenant = self._by_token_or_certificate(header.get("token"))
+            self._token = header.get("token")
+            self._tenant = self._looked_up()
         elif self._transport is not None:
             peer = self._transport.get_extra_info("socket")
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
@@ -249,13 +252,19 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._door.closing:
             self.say_goodbye()
 
-    def _by_token_or_certificate(self, token: Any) -> Tenant:
-        access = self._door.rules.access
-        if token is None and self._transport is not None:
-            names = certificate_names(self._transport.get_extra_info("peercert"))
-            if (tenant := access.by_certificate(names)) is not None:
-                return tenant
-        return access.by_token(token if isinstance(token, str) else None)
+    def look_again(self) -> None:
+        """Who may come in has changed: its tenant is as it is by now, or it has to go."""
+        if not self._known or self._is_door or not self._door.rules.access.required:
+            return
+        try:
+            self._tenant = self._looked_up()
+        except Unauthorized as error:
+            self._refuse(error)
+
+    def _looked_up(self) -> Tenant:
+        assert self._transport is not None
+        names = certificate_names(self._transport.get_extra_info("peercert"))
+        return self._door.rules.access.by_token_or_certificate(self._token, names)
 
     def _take_infer(self, header: Header, body: Body | None, restore_ns: int = 0) -> Submission:
         client_id = self._checked_new_id(header)

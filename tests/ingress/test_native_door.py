@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler import AsyncClient, LaxityError, ModelNotFound, Unavailable
+from scheduler import AsyncClient, Forbidden, LaxityError, ModelNotFound, Unauthorized, Unavailable
 from scheduler.daemon.driver import Driver
-from scheduler.errors import Forbidden
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.tasks import Question
@@ -121,5 +120,24 @@ def test_orders_concern_the_models_of_who_gives_them(tmp_path: Path) -> None:
             assert box.door.admission.is_loaded("secret")
             await client._take(Question("unload", {"model": "line-a"}))
             assert not box.door.admission.is_loaded("line-a")
+
+    run(test)
+
+
+def test_who_is_in_is_looked_at_again_when_the_tenants_change(tmp_path: Path) -> None:
+    """A token that no longer counts ends its connection; other changes hold from then on."""
+
+    async def test() -> None:
+        async with (
+            a_box(tmp_path) as box,
+            box.client("chief") as chief,
+            box.client("line") as line,
+        ):
+            await chief.status()
+            box.door.take_access(Access([tenant("line", "infer", "metrics")]))
+            with pytest.raises(Unauthorized):
+                await chief.status()
+            await line.status()
+            assert len((await line.models())["models"]) == 2
 
     run(test)
