@@ -16,6 +16,7 @@ from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.http.coding import accepted_coding, decoded
 from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.door import HttpDoor
+from scheduler.ingress.http.limits import LEAST_RATE
 from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.tenants import Access, Tenant, hash_of
 from tests.ingress.memory_transport import Peer, a_door, echo, post, running, wait
@@ -120,6 +121,23 @@ def test_one_who_does_not_read_is_not_kept(door: HttpDoor) -> None:
     assert peer.transport.paused
     wait(door, 0.2)
     assert peer.transport.closed
+
+
+def test_one_who_reads_slowly_is_kept_as_long_as_he_reads_on(door: HttpDoor) -> None:
+    """An answer has as much time to go out as a request of its size has to come in."""
+    least = round(door.limits.request_s * LEAST_RATE)
+    peer = Peer(door)
+    peer.transport.unread = unread = [4 * least, *2 * [3 * least], *2 * [2 * least], least + 1]
+    peer.protocol.pause_writing()
+    while not peer.transport.closed:
+        assert not peer.answers
+        wait(door, 0.01)
+    assert unread == []
+    reader = Peer(door)
+    reader.protocol.pause_writing()
+    reader.protocol.resume_writing()
+    wait(door, 0.2)
+    assert not reader.transport.closed
 
 
 def test_idle_connections_make_room_and_busy_ones_do_not(door: HttpDoor) -> None:

@@ -11,6 +11,7 @@ import httptools
 
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.ingress.held import Held
+from scheduler.ingress.http.limits import LEAST_RATE
 from scheduler.ingress.http.messages import Request, Response, as_refusal, written
 from scheduler.ingress.http.reading import Incoming
 from scheduler.ingress.oip.outcomes import TooSlow, refusal_of
@@ -130,11 +131,10 @@ class Connection(asyncio.BufferedProtocol):
                 turn.on_gone()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: it gets some time, and no further ones."""
+        """The client reads slower than it is answered: nothing further is taken meanwhile."""
         self._paused = True
         self._read(False)
-        self._stop_timer()
-        self._timer = self._loop.call_later(self._door.limits.request_s, self.abort)
+        self._expect_reading()
 
     def resume_writing(self) -> None:
         """It reads again."""
@@ -179,6 +179,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(out[0])
         else:
             self._transport.writelines(out)
+        if self._paused:
+            self._expect_reading()
         if not keep:
             self._end()
         elif not self._turns:
@@ -261,6 +263,22 @@ class Connection(asyncio.BufferedProtocol):
             self._door.busy(self)
         else:
             self._door.idle(self)
+
+    def _expect_reading(self) -> None:
+        """Gives the client some time, and again as long as it reads on at the least rate."""
+        self._stop_timer()
+        if self._transport is None:
+            return
+        limits, unread = self._door.limits, self._transport.get_write_buffer_size()
+
+        def look() -> None:
+            left = self._transport.get_write_buffer_size() if self._transport is not None else 0
+            if unread - left < limits.request_s * LEAST_RATE:
+                self.abort()
+            else:
+                self._expect_reading()
+
+        self._timer = self._loop.call_later(limits.request_s, look)
 
     def _too_slow(self) -> None:
         self._timer = None
