@@ -61,6 +61,52 @@ def test_answers_go_in_order_and_too_many_questions_wait(door: HttpDoor) -> None
     assert not peer.transport.paused
 
 
+def test_a_question_that_has_to_wait_is_given_the_time(door: HttpDoor) -> None:
+    """Of a request that came in half before the connection was read no further, too."""
+    turns: list[Turn] = []
+    door.serve = turns.append
+    peer, last = Peer(door), post(b"last")
+    peer.send(b"".join(post(b"%d" % number) for number in range(4)) + last[:-2])
+    wait(door, 0.2)
+    for turn in turns:
+        echo(turn)
+    peer.send(last[-2:])
+    echo(turns[-1])
+    assert [body for _, body in peer.answers] == [b"0", b"1", b"2", b"3", b"last"]
+
+
+def test_all_that_was_asked_is_answered_before_the_door_closes(door: HttpDoor) -> None:
+    turns: list[Turn] = []
+    door.serve = turns.append
+    many, half, idle = Peer(door), Peer(door), Peer(door)
+    many.send(post(b"a") + post(b"b"))
+    half.send(post(b"c") + post(b"d")[:-1])
+    door.stop()
+    assert idle.transport.closed
+    half.send(b"d")
+    for turn in turns:
+        echo(turn)
+    for peer, bodies in ((many, [b"a", b"b"]), (half, [b"c", b"d"])):
+        assert [body for _, body in peer.answers] == bodies
+        assert peer.transport.closed
+        assert bytes(peer.transport.out).count(b"connection: close") == 1
+
+
+def test_a_head_is_as_long_as_it_is_wherever_it_begins(door: HttpDoor) -> None:
+    """What came before it in the same piece does not count."""
+    peer, whole = Peer(door), post(b"x")
+    peer.send(post(b"a" * (door.limits.head_bytes + 1)) + whole[:20])
+    peer.send(whole[20:])
+    assert [(status, len(body)) for status, body in peer.answers] == [
+        (200, door.limits.head_bytes + 1),
+        (200, 1),
+    ]
+    peer.send(b"GET /")
+    while not peer.transport.closed and len(peer.answers) == 2:
+        peer.send(b"x" * 100)
+    assert peer.answers[-1][0] == 431
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -196,6 +242,10 @@ def test_a_client_that_asks_first_is_told_to_go_on(door: HttpDoor) -> None:
     assert bytes(peer.transport.out) == b"HTTP/1.1 100 Continue\r\n\r\n"
     peer.send(b"abc")
     assert peer.answers[-1] == (200, b"abc")
+    door.access = Access([Tenant(name="a", tokens=(hash_of(TOKEN),))])
+    refused = Peer(door)
+    refused.send(post(b"abc", "Expect: 100-continue")[:-3])
+    assert [status for status, _ in refused.answers] == [401]
 
 
 def test_an_upgrade_is_not_taken_up(door: HttpDoor) -> None:

@@ -171,7 +171,8 @@ class Connection(asyncio.BufferedProtocol):
         while self._turns and keep and (response := self._turns[0].response) is not None:
             request = self._turns.popleft().request
             self._door.held.release(request.tenant, len(request.body))
-            keep = request.keep_alive
+            over = self._door.closing and not self._turns and not self._incoming.busy
+            keep = request.keep_alive and not over
             out += written(response, keep, request.is_head)
         if not out or self._transport is None:
             return
@@ -189,11 +190,9 @@ class Connection(asyncio.BufferedProtocol):
             self._watch()
 
     def say_goodbye(self) -> None:
-        """Closes as soon as nothing is under way."""
+        """Closes if nothing is under way; otherwise the last answer does."""
         if not self._turns and not self._incoming.busy:
             self.close()
-        for turn in self._turns:
-            turn.request.keep_alive = False
 
     def close(self) -> None:
         """Closes once what was written is out."""
@@ -210,6 +209,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _feed(self, data: memoryview) -> None:
         incoming = self._incoming
+        before = incoming.busy, incoming.begun
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -224,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
             if incoming.refusal is None:
                 incoming.refusal = InvalidInput(f"not HTTP/1.1: {error}")
         else:
-            incoming.count_head(len(data))
+            incoming.count_head(len(data), *before)
 
     def _refuse_rest(self, error: LaxityError) -> None:
         """Answers what can't be followed, throws away what still comes, and closes."""
@@ -254,7 +254,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._incoming.busy:
             self._door.busy(self)
-            if self._timer is None:
+            if len(self._turns) >= self._door.limits.pipelined:
+                self._stop_timer()  # the rest of the request is not read yet
+            elif self._timer is None:
                 patience_s = self._door.limits.patience_s(self._incoming.declared)
                 self._timer = self._loop.call_later(patience_s, self._too_slow)
             return
