@@ -64,10 +64,14 @@ class Door:
 
 @asynccontextmanager
 async def door(
-    places: int = 4, patience_s: float = PATIENT_S, held_bytes: int = 10**9, streams: int = 8
+    places: int = 4,
+    patience_s: float = PATIENT_S,
+    held_bytes: int = 10**9,
+    streams: int = 8,
+    compat: str = "laxity",
 ) -> AsyncIterator[Door]:
     held, open_streams = Held(held_bytes), Held(streams, "streams")
-    rooms = Places(places, patience_s)
+    rooms = Places(places, patience_s, compat)
     reading = Reading(Callers(Access(TENANTS)), held, open_streams, rooms, BESIDE_BYTES)
     options = [("grpc.http2.bdp_probe", 0)]
     server = grpc.aio.server(interceptors=(reading,), options=options)
@@ -164,6 +168,36 @@ def test_what_is_read_counts_until_it_is_answered() -> None:
                 await infer(message(MESSAGE_BYTES), metadata=by("small"))
             assert (await infer(message(), metadata=by("small"))).id == "a"
             await until(lambda: at.held.count == 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("compat", "code", "words"),
+    [
+        ("laxity", grpc.StatusCode.RESOURCE_EXHAUSTED, "requests hold 1000 bytes already, or "),
+        ("triton", grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size"),
+    ],
+)
+def test_what_the_door_refuses_is_said_as_all_else(compat: str, code: Any, words: str) -> None:
+    async def test() -> None:
+        async with (
+            door(held_bytes=1000, compat=compat) as at,
+            grpc.aio.insecure_channel(f"localhost:{at.port}") as c,
+        ):
+            stub = stubs.GRPCInferenceServiceStub(c)
+            stream = stub.ModelStreamInfer(metadata=by("slow"))
+            await stream.write(message(2000))
+            for asked in (stub.ModelInfer(message(2000), metadata=by("slow")), stream.read()):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await asked
+                assert refused.value.code() is code
+                assert words in (refused.value.details() or "")
+                assert dict(refused.value.trailing_metadata()) == {
+                    "laxity-code": "overloaded",
+                    "laxity-detail": '{"limit": "bytes"}',
+                    "retry-after": "1",
+                }
 
     run(test)
 

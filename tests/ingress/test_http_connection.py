@@ -153,6 +153,15 @@ def test_all_bodies_together_are_bounded(door: HttpDoor) -> None:
     assert door.held.count == 0
 
 
+def test_what_the_door_refuses_is_said_in_the_words_that_are_asked_for(door: HttpDoor) -> None:
+    door.held.hold(Tenant(name="a"), door.limits.held_bytes)
+    for compat, status in (("laxity", 429), ("triton", 503)):
+        door.compat = compat
+        peer = Peer(door)
+        peer.send(post(b"abc"))
+        assert [found for found, _ in peer.answers] == [status]
+
+
 def test_slow_senders_are_told_so(door: HttpDoor) -> None:
     peers = [Peer(door) for _ in range(2)]
     peers[0].send(b"GET / HT")

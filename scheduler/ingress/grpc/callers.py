@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import grpc
 
-from scheduler.errors import LaxityError
 from scheduler.ingress.oip.callers import tenant_of
 from scheduler.ingress.oip.outcomes import refusal_of
 from scheduler.tenants import OWNER, Access, Tenant
@@ -56,9 +56,21 @@ def _certificate_names(context: Any) -> tuple[str, ...]:
     return tuple(name.decode("utf-8", "replace") for kind in _NAMES for name in found.get(kind, ()))
 
 
-async def abort(context: Any, error: LaxityError) -> NoReturn:
-    """Ends a call with an error."""
-    refusal = refusal_of(error)
+async def abort(context: Any, error: BaseException, compat: str) -> NoReturn:
+    """Ends a call with an error; its code and figures go as metadata.
+
+    Args:
+        context: The call's.
+        error: What it ends with.
+        compat: Whose codes and messages it has, as in `refusal_of`.
+    """
+    refusal = refusal_of(error, compat)
+    metadata = [
+        ("laxity-code", refusal.code),
+        ("laxity-detail", json.dumps(refusal.detail, default=str)),
+    ]
+    if refusal.retry_after_s is not None:
+        metadata.append(("retry-after", str(refusal.retry_after_s)))
     status = getattr(grpc.StatusCode, refusal.grpc)
-    await context.abort(status, refusal.message, (("laxity-code", refusal.code),))
+    await context.abort(status, refusal.message, tuple(metadata))
     raise AssertionError("abort raises")

@@ -28,15 +28,20 @@ class Places:
     Args:
         count: How many are read at once.
         patience_s: How long one may take to come in, in seconds.
+        compat: Whose status codes and messages refusals have.
+
+    Attributes:
+        compat: The same.
     """
 
-    def __init__(self, count: int, patience_s: float) -> None:
+    def __init__(self, count: int, patience_s: float, compat: str = "laxity") -> None:
         """All are free."""
         self._all = asyncio.Semaphore(count)
         each = max(1, int(_MOST_OF_ONE * count))
         self._of: defaultdict[str, asyncio.Semaphore]
         self._of = defaultdict(partial(asyncio.Semaphore, each))
         self._patience_s = patience_s
+        self.compat = compat
         self._loop = asyncio.get_running_loop()
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -51,7 +56,7 @@ class Places:
 
     def _end(self, context: Any) -> None:
         error = TooSlow("the message did not come in in time")
-        task = self._loop.create_task(abort(context, error))
+        task = self._loop.create_task(abort(context, error, self.compat))
         self._endings.add(task)
         task.add_done_callback(self._ended)
 
@@ -141,7 +146,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     self._held.release(tenant, sizes.popleft())
                     yield response
             except LaxityError as error:
-                await abort(context, error)
+                await abort(context, error, self._places.compat)
             finally:
                 self._streams.release(tenant, 1)
                 self._held.release(tenant, sum(sizes))
@@ -158,7 +163,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             message = self._parsed(handler, raw)
             self._held.hold(tenant, len(raw))
         except LaxityError as error:
-            await abort(context, error)
+            await abort(context, error, self._places.compat)
         return tenant, len(raw), message
 
     async def _admitted(self, context: Any) -> Tenant:
@@ -167,7 +172,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             tenant = self._callers.tenant(context)
             self._streams.hold(tenant, 1)
         except LaxityError as error:
-            await abort(context, error)
+            await abort(context, error, self._places.compat)
         return tenant
 
     def _parsed(self, handler: Any, raw: bytes) -> Any:

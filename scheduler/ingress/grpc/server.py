@@ -48,7 +48,7 @@ class GrpcServer:
             self._callers,
             Held(doors.held_mb * 10**6),
             Held(doors.grpc_messages, "streams"),
-            Places(doors.grpc_messages, doors.request_s),
+            Places(doors.grpc_messages, doors.request_s, doors.compat),
             doors.json_mb * 10**6,
         )
         self._addresses = addresses

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
 from typing import Any
 
-import grpc
 import structlog
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as config_pb
@@ -19,7 +18,7 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import InvalidInput, LaxityError, Unavailable
-from scheduler.ingress.grpc.callers import Callers
+from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
 from scheduler.ingress.oip.admin import Admin
 from scheduler.ingress.oip.deadlines import deadline_ms, left_ms, priority
@@ -76,18 +75,10 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         self._admin = Admin(service)
 
     async def abort(self, context: Any, error: BaseException) -> None:
-        """Ends a call with an error; its detail goes as metadata."""
+        """Ends a call with an error."""
         if not isinstance(error, LaxityError):
             log.error("call failed in the door", error=repr(error), exc_info=error)
-        refusal = refusal_of(error, self._service.compat)
-        metadata = [
-            ("laxity-code", refusal.code),
-            ("laxity-detail", json.dumps(refusal.detail, default=str)),
-        ]
-        if refusal.retry_after_s is not None:
-            metadata.append(("retry-after", str(refusal.retry_after_s)))
-        status = getattr(grpc.StatusCode, refusal.grpc)
-        await context.abort(status, refusal.message, tuple(metadata))
+        await abort(context, error, self._service.compat)
 
     # -- health and metadata
 

@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         """A request is there that was refused for its headers."""
         turn = Turn(self.flush, request, self._door.held)
         self._turns.append(turn)
-        turn.answer(as_refusal(refusal_of(error)))
+        turn.answer(as_refusal(refusal_of(error, self._door.compat)))
 
     def go_on(self) -> None:
         """Tells a client that asks first to send its body, unless other answers come before."""
@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         self._incoming.drop()
         self._stop_timer()
         self._turns.append(turn)
-        turn.answer(as_refusal(refusal_of(error)))
+        turn.answer(as_refusal(refusal_of(error, self._door.compat)))
 
     def _end(self) -> None:
         """Closes; where the client still sends, after it has had time to read the answer."""
