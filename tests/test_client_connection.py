@@ -88,6 +88,19 @@ def test_something_else_there_is_final(box):
         Client(box.url)
 
 
+@pytest.mark.parametrize("code", ["unavailable", "overloaded"])
+def test_a_box_that_can_not_welcome_it_yet_is_asked_again(box, code):
+    def not_yet(peer, header):
+        box.on_hello = welcome
+        peer.refuse({"id": None}, code)
+        peer.transport.close()
+
+    box.on_hello = not_yet
+    with Client(box.url) as client:
+        assert client.infer("digits", image(4), deadline_ms=MINUTE_MS)["image"].tolist() == [4]
+    assert len(box.messages("hello")) == 2
+
+
 def test_what_was_in_flight_is_sent_again(box, client):
     box.on_infer = ignore
     futures = [client.submit("digits", image(n), deadline_ms=MINUTE_MS) for n in range(5)]

@@ -402,4 +402,5 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def _hello_is_late(self) -> None:
         if not self._known:
-            self._refuse(ProtocolError(f"no hello came within {HELLO_S:g} s"))
+            # Where the box itself was held up, the hello may be there by now: not a final answer.
+            self._refuse(Unavailable(f"no hello came within {HELLO_S:g} s"))

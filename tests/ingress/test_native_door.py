@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
 from scheduler import AsyncClient, Forbidden, LaxityError, ModelNotFound, Unauthorized, Unavailable
 from scheduler.daemon.driver import Driver
+from scheduler.ingress import native_connection
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.tasks import Question
 from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
-from scheduler.wire import FrameLimits
+from scheduler.wire import PREFIX, FrameLimits
 from tests.neighbours.boxes import card
 
 TOKENS = {name: new_token() for name in ("all", "line", "chief")}
@@ -120,6 +122,23 @@ def test_orders_concern_the_models_of_who_gives_them(tmp_path: Path) -> None:
             assert box.door.admission.is_loaded("secret")
             await client._take(Question("unload", {"model": "line-a"}))
             assert not box.door.admission.is_loaded("line-a")
+
+    run(test)
+
+
+def test_who_says_no_hello_in_time_may_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been the box that was held up, with the hello at its door."""
+    monkeypatch.setattr(native_connection, "HELLO_S", 0.01)
+
+    async def test() -> None:
+        async with a_box(tmp_path):
+            reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
+            said = await reader.read()
+            writer.close()
+            header = msgpack.unpackb(said[PREFIX.size :])
+            assert (header["t"], header["id"], header["code"]) == ("error", None, "unavailable")
 
     run(test)
 
