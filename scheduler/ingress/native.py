@@ -88,6 +88,7 @@ class NativeDoor:
         self.unsent: list[NativeConnection] = []
         driver.after_event = self.flush
         self._connections: set[NativeConnection] = set()
+        self._strangers: dict[NativeConnection, None] = {}
         self.admission = Admission(driver, rules.max_budget_ns)
         self.tasks: TaskDoor | None = None
         self.neighbours: Neighbours | None = None
@@ -104,18 +105,30 @@ class NativeDoor:
         return NativeConnection(self, is_door=True)
 
     def enter(self, connection: NativeConnection) -> None:
-        """Counts a connection in.
+        """Counts a connection in; one that has not said who it is makes room for it.
 
         Raises:
             Overloaded: There are too many.
         """
-        if len(self._connections) >= self.rules.connections:
-            raise Overloaded(f"{self.rules.connections} connections are open already")
+        if len(self._connections) >= self.rules.connections and not connection.is_door:
+            full = Overloaded(f"{self.rules.connections} connections are open already")
+            if not self._strangers:
+                raise full
+            longest = next(iter(self._strangers))
+            longest.refuse(full)
+            self.leave(longest)
         self._connections.add(connection)
+        if not connection.is_door:
+            self._strangers[connection] = None
+
+    def welcome(self, connection: NativeConnection) -> None:
+        """Notes that a connection has said who it is."""
+        self._strangers.pop(connection, None)
 
     def leave(self, connection: NativeConnection) -> None:
         """Counts a connection out."""
         self._connections.discard(connection)
+        self._strangers.pop(connection, None)
 
     def take_access(self, access: Access) -> None:
         """Takes over who may come in, which holds for those who are in as well."""

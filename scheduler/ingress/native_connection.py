@@ -36,11 +36,15 @@ HELLO_S = 5.0
 
 
 class NativeConnection(asyncio.BufferedProtocol):
-    """One client."""
+    """One client.
+
+    Attributes:
+        is_door: Whether it is a door, which names the tenant of each request.
+    """
 
     def __init__(self, door: NativeDoor, is_door: bool = False) -> None:
         self._door = door
-        self._is_door = is_door
+        self.is_door = is_door
         self._tenant = ANYONE
         self._token: Any = None
         self._driver = door.driver
@@ -67,7 +71,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         try:
             self._door.enter(self)
         except Overloaded as error:
-            self._refuse(error)
+            self.refuse(error)
             return
         self._hello_timer = self._loop.call_later(HELLO_S, self._hello_is_late)
 
@@ -83,7 +87,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             if frames:
                 self._take(frames)
         except LaxityError as error:
-            self._refuse(error)
+            self.refuse(error)
         finally:
             self._door.flush()
 
@@ -221,7 +225,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def _tenant_of(self, header: Header) -> Tenant:
         """Who asks: the owner of the connection, or whom a door names."""
-        if not self._is_door:
+        if not self.is_door:
             return self._tenant
         name = header.get("tenant")
         return self._door.rules.access.by_name(name) if isinstance(name, str) else ANYONE
@@ -234,13 +238,14 @@ class NativeConnection(asyncio.BufferedProtocol):
                 f"this box speaks version {VERSION} of the native protocol, not {header.get('v')!r}"
             )
         rules = self._door.rules
-        if rules.access.required and not self._is_door:
+        if rules.access.required and not self.is_door:
             self._token = header.get("token")
             self._tenant = self._looked_up()
         elif self._transport is not None:
             peer = self._transport.get_extra_info("socket")
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
         self._known = True
+        self._door.welcome(self)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         limits = {
@@ -254,12 +259,12 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def look_again(self) -> None:
         """Who may come in has changed: its tenant is as it is by now, or it has to go."""
-        if not self._known or self._is_door or not self._door.rules.access.required:
+        if not self._known or self.is_door or not self._door.rules.access.required:
             return
         try:
             self._tenant = self._looked_up()
         except Unauthorized as error:
-            self._refuse(error)
+            self.refuse(error)
 
     def _looked_up(self) -> Tenant:
         assert self._transport is not None
@@ -395,7 +400,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _refuse(self, error: LaxityError) -> None:
+    def refuse(self, error: LaxityError) -> None:
         """Says what was wrong and closes the connection."""
         self._say_error(None, error.code, str(error), error.detail)
         self.close()
@@ -403,4 +408,4 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _hello_is_late(self) -> None:
         if not self._known:
             # Where the box itself was held up, the hello may be there by now: not a final answer.
-            self._refuse(Unavailable(f"no hello came within {HELLO_S:g} s"))
+            self.refuse(Unavailable(f"no hello came within {HELLO_S:g} s"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,36 @@ def test_who_says_no_hello_in_time_may_try_again(
             writer.close()
             header = msgpack.unpackb(said[PREFIX.size :])
             assert (header["t"], header["id"], header["code"]) == ("error", None, "unavailable")
+
+    run(test)
+
+
+def test_who_says_nothing_keeps_nobody_out(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("all") as first:
+            silent = [await asyncio.open_unix_connection(f"{tmp_path}/s") for _ in range(9)]
+            async with box.client("line"), box.client("chief"):
+                await first.status()  # who is known stays
+                for reader, _ in silent[:3]:
+                    assert b"8 connections are open already" in await reader.read()
+            for _, writer in silent:
+                writer.close()
+
+    run(test)
+
+
+def test_the_boxes_own_doors_find_room_where_clients_fill_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        loop, path = asyncio.get_running_loop(), f"{tmp_path}/doors"
+        async with a_box(tmp_path) as box, AsyncExitStack() as stack:
+            for _ in range(8):
+                await stack.enter_async_context(box.client("all"))
+            with pytest.raises(Unavailable, match="8 connections are open already"):
+                await box.client("all").connect(timeout_s=0.1)
+            inner = await loop.create_unix_server(box.door.for_doors, path)
+            stack.callback(inner.close)
+            door = await stack.enter_async_context(AsyncClient(f"unix://{path}"))
+            assert await door.models()
 
     run(test)
 
