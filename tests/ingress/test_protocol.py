@@ -38,7 +38,7 @@ from scheduler.ingress.oip.datatypes import (
 )
 from scheduler.ingress.oip.deadlines import LEAST_MS, Defaults, deadline_ms, priority
 from scheduler.ingress.oip.inference import Inferred
-from scheduler.ingress.oip.outcomes import refusal_of
+from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
 from scheduler.ingress.oip.request import InferRequest, Region, WantedOutput, flag, region_of
 from scheduler.ingress.oip.shared_memory import SharedMemory
@@ -366,6 +366,19 @@ def test_memory_is_read_and_written_within_its_region(tmp_path: Path, key: str) 
             memory.read(ANYONE, part)
     with pytest.raises(InvalidInput, match="takes 5 bytes"):
         memory.write(ANYONE, Region("r", 0, 4), memoryview(b"abcde"))
+
+
+def test_a_request_takes_no_more_from_memory_than_from_its_body(tmp_path: Path, key: str) -> None:
+    """However large a region is by its own word, and however often it is named."""
+    memory = SharedMemory(tmp_path / "registry")
+    os.truncate(f"/dev/shm{key}", 1 << 50)  # a hole
+    memory.register(ANYONE, "r", key, 0, 1 << 50)
+    with pytest.raises(TooLarge, match="more than the 100 bytes"):
+        memory.reader(ANYONE, 100)(Region("r", 0, 1 << 50))
+    read = memory.reader(ANYONE, 100)
+    assert [len(read(Region("r", 0, size))) for size in (60, 40, 0)] == [60, 40, 0]
+    with pytest.raises(TooLarge):
+        read(Region("r", 0, 1))
 
 
 def test_a_region_that_shrinks_is_an_error_and_no_crash(tmp_path: Path, key: str) -> None:

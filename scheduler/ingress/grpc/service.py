@@ -33,7 +33,7 @@ from scheduler.ingress.oip.metadata import (
 )
 from scheduler.ingress.oip.outcomes import Refusal, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import Region, flag
+from scheduler.ingress.oip.request import flag
 from scheduler.ingress.oip.service import Service
 
 _STREAM_REQUESTS = 64
@@ -203,10 +203,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         tenant.check_model(message.model_name)
         info = self._box.known(message.model_name) or await self._box.model(message.model_name)
 
-        def read_region(region: Region) -> memoryview:
-            return service.memory.read(tenant, region)
-
-        request = parsed(message, read_region)
+        request = parsed(message, service.memory.reader(tenant, service.body_bytes))
         if request.encoded:
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)
         headers, parameters = self._callers.headers(context), request.parameters
