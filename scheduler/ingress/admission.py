@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
-from scheduler.errors import Overloaded, Unavailable
+from scheduler.errors import Overloaded, RequestEnded, Unavailable
 from scheduler.ingress.quotas import Quotas
 from scheduler.ingress.request_header import (
     RequestShape,
@@ -65,11 +65,28 @@ class Admission:
             Overloaded: The box or the tenant holds too much already.
             Forbidden: The tenant may not ask for that.
         """
-        counted = tenant.name not in _UNCOUNTED
-        if counted:
+        if tenant.name not in _UNCOUNTED:
             self.check(header, tenant)
         budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_budget_ns)
         shape = self._shapes.of(header)
+        try:
+            return self._taken_in(header, body, tenant, reply, forwarded, budget_ns, shape)
+        except RequestEnded:
+            self.statistics.note_refused(shape.kind.model, shape.kind.variant)
+            raise
+
+    def _taken_in(
+        self,
+        header: Header,
+        body: Body | None,
+        tenant: Tenant,
+        reply: Callable[[Answer], None],
+        forwarded: bool,
+        budget_ns: int,
+        shape: RequestShape,
+    ) -> Submission:
+        """What `submission` gives for a request whose model and tensors make sense."""
+        counted = tenant.name not in _UNCOUNTED
         model, variant = shape.kind.model, shape.kind.variant
         if model in self._unloaded:
             raise Unavailable(f"model {model!r} has been unloaded on this box")

@@ -13,7 +13,16 @@ import msgpack
 import numpy as np
 import pytest
 
-from scheduler import AsyncClient, Forbidden, LaxityError, ModelNotFound, Unauthorized, Unavailable
+from scheduler import (
+    AsyncClient,
+    Forbidden,
+    InvalidInput,
+    LaxityError,
+    ModelNotFound,
+    Overloaded,
+    Unauthorized,
+    Unavailable,
+)
 from scheduler.daemon.driver import Driver
 from scheduler.ingress import native_connection
 from scheduler.ingress.model_shelf import ModelShelf
@@ -108,6 +117,29 @@ def test_how_the_box_is_needs_the_scope_for_its_metrics(tmp_path: Path) -> None:
                     await client.status()
             async with box.client("all") as client:
                 assert (await client.status())["held"] == 0
+
+    run(test)
+
+
+def test_what_is_refused_before_it_is_queued_counts_as_failed(tmp_path: Path) -> None:
+    rare = Tenant(name="line", tokens=(hash_of(TOKENS["line"]),), rate_per_s=1e-6, burst=1)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("all") as boss:
+            box.door.take_access(Access([rare, tenant("all", *ALL)]))
+            async with box.client("line") as client:
+                for error in (Unavailable, Overloaded, Overloaded, InvalidInput):
+                    x = X if error is not InvalidInput else {"y": X["x"]}
+                    with pytest.raises(error):
+                        await client.infer("secret", x, deadline_ms=1000)
+                await boss._take(Question("unload", {"model": "line-a"}))
+                with pytest.raises(Unavailable, match="unloaded"):
+                    await client.infer("line-a", X, deadline_ms=1000, variant="v")
+            counted = {
+                (each["name"], each["version"]): each["inference_stats"]["fail"]["count"]
+                for each in await boss.statistics()
+            }
+            assert counted == {("secret", ""): 3, ("line-a", "v"): 1}
 
     run(test)
 
