@@ -18,11 +18,11 @@ from scheduler.ingress.oip.deadlines import Defaults
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import OWNER, Access, hash_of, new_token
-from tests.fake_box import FakeBox, Peer, ignore
+from tests.fake_box import PATIENCE_S, FakeBox, Peer, ignore
 from tests.ingress.memory_transport import LIMITS
 
 TENSOR = {"name": "image", "dtype": "float32", "shape": [2]}
-DIGITS = {
+DIGITS: dict[str, Any] = {
     "name": "digits",
     "batched": True,
     "max_batch": 4,
@@ -243,3 +243,21 @@ def test_a_client_that_goes_away_cancels_its_request(box: OneModel) -> None:
     with_door(box, work)
     (_, asked), (_, cancelled) = box.wait("infer")[0], box.wait("cancel")[0]
     assert cancelled["id"] == asked["id"]
+
+
+def test_a_variant_that_came_later_can_be_asked_for(
+    box: OneModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a cloud which was connected after the door had looked."""
+    asked = ("POST", "/v2/models/digits/versions/late/infer", ())
+
+    async def work(door: EmbeddedDoor) -> None:
+        before = await door.answer(*asked, parts(BODY), is_local=True)
+        assert before.status == 404
+        later = {**DIGITS, "variants": [*DIGITS["variants"], {"name": "late", "targets": []}]}
+        monkeypatch.setitem(ASKED, "models", {"models": [later], "problems": []})
+        while (after := await door.answer(*asked, parts(BODY), is_local=True)).status != 200:
+            assert after.status == 404
+            await asyncio.sleep(0.01)  # what a door has just heard it does not ask again
+
+    with_door(box, lambda door: asyncio.wait_for(work(door), PATIENCE_S))

@@ -23,6 +23,7 @@ from scheduler import (
     Unauthorized,
     Unavailable,
 )
+from scheduler.core.offers import Offer
 from scheduler.daemon.driver import Driver
 from scheduler.ingress import native_connection
 from scheduler.ingress.model_shelf import ModelShelf
@@ -117,6 +118,20 @@ def test_how_the_box_is_needs_the_scope_for_its_metrics(tmp_path: Path) -> None:
                     await client.status()
             async with box.client("all") as client:
                 assert (await client.status())["held"] == 0
+
+    run(test)
+
+
+def test_a_variant_of_a_target_beyond_the_box_can_be_asked_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("all") as client:
+            box.door.driver.catalog.add_offer("far", Offer("line-a", "there", "r", {1: (1,)}))
+            (described,) = [m for m in (await client.models())["models"] if m["name"] == "line-a"]
+            for variant in described["variants"]:
+                with pytest.raises(Unavailable):
+                    await client.infer("line-a", X, deadline_ms=1000, variant=variant["name"])
+            words = await said(client.infer("line-a", X, deadline_ms=1000, variant="x"))
+            assert words.startswith("variant 'x' is not in model 'line-a' (there are: there, v)")
 
     run(test)
 

@@ -201,7 +201,8 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         if service.draining:
             raise Unavailable("the box is shutting down")
         tenant.check_model(message.model_name)
-        info = self._box.known(message.model_name) or await self._box.model(message.model_name)
+        named = message.model_name, message.model_version
+        info = self._box.known(*named) or await self._box.model(*named)
 
         request = parsed(message, service.memory.reader(tenant, service.body_bytes))
         if request.encoded:

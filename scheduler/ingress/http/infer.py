@@ -129,7 +129,7 @@ class InferTurns:
         if service.draining:
             self._turns.refuse(turn, Unavailable("the box is shutting down"))
             return
-        info = service.box.known(model)
+        info = service.box.known(model, version)
         if info is None or "content-encoding" in headers:
             self._turns.start(turn, self._prepare(turn, model, version))
             return
@@ -141,7 +141,8 @@ class InferTurns:
     async def _prepare(self, turn: Turn, model: str, version: str) -> None:
         request = turn.request
         request.tenant.check_model(model)
-        info = self._service.box.known(model) or await self._service.box.model(model)
+        box = self._service.box
+        info = box.known(model, version) or await box.model(model, version)
         if coding := request.headers.get("content-encoding"):
             turn.take_body(await self._decoded(request.body, coding))
         self._begin(turn, info, version, request.body)
