@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -36,6 +37,13 @@ from tests.fake_box import IMAGE, PATIENCE_S, FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
 HUGE = 10**400
+
+
+class WithGrad:
+    """What a tensor of PyTorch says that takes part in a gradient."""
+
+    def __array__(self, *_args: Any, **_options: Any) -> Any:
+        raise RuntimeError("use tensor.detach().numpy() instead")
 
 
 def short(value: Any) -> str:
@@ -182,6 +190,7 @@ class TestArguments:
             ({"inputs": {"x": object()}}, "'x' is of objects and holds <obj"),
             ({"inputs": {"x": [1j]}}, "'x' has dtype complex128"),
             ({"inputs": {"x": [[1], [1, 2]]}}, "'x' does not make an array"),
+            ({"inputs": {"x": WithGrad()}}, "'x' does not make an array: use tensor.detach"),
         ],
     )
     def test_the_error_says_what_is_right(self, client, options, message):
@@ -296,6 +305,30 @@ class TestCancel:
         client.close()
         with pytest.raises(RuntimeError, match="the client is closed"):
             client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+
+    @pytest.mark.parametrize(
+        ("count", "ask"),
+        [
+            (1, lambda client: client.infer("digits", image(1), deadline_ms=MINUTE_MS)),
+            (3, lambda client: list(client.map("digits", [image(1)] * 3, deadline_ms=MINUTE_MS))),
+        ],
+        ids=["infer", "map"],
+    )
+    def test_an_interrupted_wait_cancels_the_request(self, box, client, count, ask):
+        main = threading.main_thread().ident
+
+        def interrupt(peer, header):
+            while box.on_infer is interrupt:
+                waits = sys._current_frames()[main or 0]
+                if waits.f_code.co_name == "wait":
+                    box.on_infer = ignore
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        box.on_infer = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            ask(client)
+        sent = {header["id"] for _, header in box.wait("infer", count)}
+        assert {header["id"] for _, header in box.wait("cancel", count)} == sent
 
     def test_who_waits_for_several_hears_of_the_cancelled_ones(self, box):
         box.on_infer = ignore

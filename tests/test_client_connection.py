@@ -4,6 +4,7 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import traceback
@@ -59,6 +60,12 @@ except Unavailable as error:
 """
     said = subprocess.check_output([sys.executable, "-c", as_another, box.url], text=True)
     assert "Permission denied; only the user who runs edge_agent" in said
+
+
+def test_a_client_says_that_it_can_not_be_sent_to_another_process(client):
+    for held in (client, client.task("a")):
+        with pytest.raises(TypeError, match="make one in each process"):
+            pickle.dumps(held)
 
 
 def test_a_wrong_token_is_final(box):
