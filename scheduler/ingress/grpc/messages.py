@@ -164,7 +164,8 @@ def put(parameters: Any, values: Mapping[str, Any]) -> None:
         if isinstance(value, bool):
             parameters[name].bool_param = value
         elif isinstance(value, int):
-            parameters[name].int64_param = value
+            kind = "int64_param" if value < 2**63 else "uint64_param"
+            setattr(parameters[name], kind, value)
         elif isinstance(value, float):
             parameters[name].double_param = value
         else:
