@@ -17,7 +17,8 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
 from benchmarks.half_calls import HalfCalls
-from scheduler.ingress.grpc.callers import Callers
+from scheduler.errors import ModelNotFound
+from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.grpc.messages import check_beside_tensors
 from scheduler.ingress.grpc.reading import Places, Reading
 from scheduler.ingress.held import Held
@@ -69,13 +70,14 @@ async def door(
     held_bytes: int = 10**9,
     streams: int = 8,
     compat: str = "laxity",
+    service: Slow | None = None,
 ) -> AsyncIterator[Door]:
     held, open_streams = Held(held_bytes), Held(streams, "streams")
     rooms = Places(places, patience_s, compat)
     reading = Reading(Callers(Access(TENANTS)), held, open_streams, rooms, BESIDE_BYTES)
     options = [("grpc.http2.bdp_probe", 0)]
     server = grpc.aio.server(interceptors=(reading,), options=options)
-    service = Slow()
+    service = service or Slow()
     stubs.add_GRPCInferenceServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -198,6 +200,29 @@ def test_what_the_door_refuses_is_said_as_all_else(compat: str, code: Any, words
                     "laxity-detail": '{"limit": "bytes"}',
                     "retry-after": "1",
                 }
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "ü" * 100_000, "日" * 900, " " * 3000])
+def test_a_long_error_is_told_in_short(name: str) -> None:
+    """gRPC has its errors in trailers, and drops those that are too long for all they say."""
+
+    class Refusing(Slow):
+        async def ModelInfer(self, request: Any, context: Any) -> Any:
+            await abort(context, ModelNotFound(f"model {name!r}", {"name": name}), "laxity")
+
+    async def test() -> None:
+        async with (
+            door(service=Refusing()) as at,
+            grpc.aio.insecure_channel(f"localhost:{at.port}") as c,
+        ):
+            infer = stubs.GRPCInferenceServiceStub(c).ModelInfer
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await infer(message(), metadata=by("slow"))
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            assert f"model {name!r}".startswith(refused.value.details().rstrip("…"))
+            assert len(refused.value.details()) > 200
 
     run(test)
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +218,27 @@ def test_the_first_convention_found_wins(
     assert found == pytest.approx(expected_ms)
 
 
-def test_a_grpc_deadline_is_cut_to_what_the_box_allows() -> None:
+def test_what_is_no_wish_of_the_callers_is_cut_to_what_the_box_allows() -> None:
     allows = Defaults(10_000.0, {}, longest_ms=3_600_000.0)
     for grpc_s, expected_ms in ((7_200.0, 3_600_000.0), (1e12, 3_600_000.0), (0.0, LEAST_MS)):
         assert deadline_ms({}, {}, grpc_s, "m", ANYONE, allows) == expected_ms
-    assert deadline_ms({"timeout": 7_200_000_000}, {}, 1.0, "m", ANYONE, allows) == 7_200_000.0
+    assert deadline_ms({}, {}, None, "m", ANYONE, replace(allows, longest_ms=5.0)) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "headers", "said"),
+    [
+        ({"timeout": 7_200_000_000}, {}, "parameter 'timeout' asks for 7200 s"),
+        ({}, {"x-request-timeout-ms": "3600001"}, "x-request-timeout-ms asks for 3600.001 s"),
+        ({}, {"prefer": "wait=3601"}, "Prefer: wait asks for 3601 s"),
+    ],
+)
+def test_who_asks_for_more_time_than_the_box_allows_is_told_so_in_its_words(
+    parameters: dict[str, Any], headers: dict[str, str], said: str
+) -> None:
+    allows = Defaults(10_000.0, {}, longest_ms=3_600_000.0)
+    with pytest.raises(InvalidInput, match=f"{said}; this box allows 3600 s"):
+        deadline_ms(parameters, headers, None, "m", ANYONE, allows)
 
 
 def test_defaults_are_the_models_then_the_tenants_then_the_boxs() -> None:
