@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -69,12 +70,14 @@ async def door(
     patience_s: float = PATIENT_S,
     held_bytes: int = 10**9,
     streams: int = 8,
+    calls: int = 1000,
     compat: str = "laxity",
     service: Slow | None = None,
 ) -> AsyncIterator[Door]:
     held, open_streams = Held(held_bytes), Held(streams, "streams")
+    open_calls = Held(calls, "calls", most_of_one=0.5)
     rooms = Places(places, patience_s, compat)
-    reading = Reading(Callers(Access(TENANTS)), held, open_streams, rooms, BESIDE_BYTES)
+    reading = Reading(Callers(Access(TENANTS)), held, open_calls, open_streams, rooms, BESIDE_BYTES)
     options = [("grpc.http2.bdp_probe", 0)]
     server = grpc.aio.server(interceptors=(reading,), options=options)
     service = service or Slow()
@@ -135,6 +138,30 @@ def test_who_sends_slowly_keeps_no_other_tenant_out() -> None:
             assert answer.id == "a"
             assert not calls.ended
             calls.close()
+
+    run(test)
+
+
+def test_calls_of_one_tenant_leave_room_for_those_of_others() -> None:
+    """Also calls that never send what they are about to ask, and wait for a place to be read in."""
+
+    async def test() -> None:
+        async with (
+            door(places=2, calls=8) as at,
+            grpc.aio.insecure_channel(f"localhost:{at.port}") as c,
+        ):
+            at.service.go_on.set()
+            infer = stubs.GRPCInferenceServiceStub(c).ModelInfer
+            calls = await half_calls(at.port, 4)
+            with pytest.raises(grpc.aio.AioRpcError, match="requests hold 4 calls") as refused:
+                await infer(message(), metadata=by("slow"))
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (await infer(message(), metadata=by("other"))).id == "a"
+            calls.close()
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    assert (await infer(message(), metadata=by("slow"))).id == "a"
+                    break
 
     run(test)
 

@@ -72,17 +72,25 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     Args:
         callers: Tells who calls, before anything is read.
         held: Counts the bytes of messages that are there.
+        calls: Counts calls of one message, from before it is read until they end.
         streams: Counts calls of many messages, each of which reads one at any time.
         places: Where all other calls read theirs.
         most_beside: How many bytes of a message may be something else than tensors as bytes.
     """
 
     def __init__(
-        self, callers: Callers, held: Held, streams: Held, places: Places, most_beside: int
+        self,
+        callers: Callers,
+        held: Held,
+        calls: Held,
+        streams: Held,
+        places: Places,
+        most_beside: int,
     ) -> None:
         """Nothing is read."""
         self._callers = callers
         self._held = held
+        self._calls = calls
         self._streams = streams
         self._places = places
         self._most_beside = most_beside
@@ -111,20 +119,28 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _one_to_one(self, handler: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         async def answer(_requests: Any, context: Any) -> Any:
-            tenant, size, message = await self._read(handler, context)
+            tenant = await self._enter(context)
             try:
-                return await handler.unary_unary(message, context)
+                size, message = await self._read(handler, tenant, context)
+                try:
+                    return await handler.unary_unary(message, context)
+                finally:
+                    self._held.release(tenant, size)
             finally:
-                self._held.release(tenant, size)
+                self._calls.release(tenant, 1)
 
         return answer
 
     def _one_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
         async def answer(_requests: Any, context: Any) -> AsyncIterator[Any]:
-            tenant, size, message = await self._read(handler, context)
-            self._held.release(tenant, size)
-            async for response in handler.unary_stream(message, context):
-                yield response
+            tenant = await self._enter(context)
+            try:
+                size, message = await self._read(handler, tenant, context)
+                self._held.release(tenant, size)
+                async for response in handler.unary_stream(message, context):
+                    yield response
+            finally:
+                self._calls.release(tenant, 1)
 
         return answer
 
@@ -132,7 +148,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """For methods that answer each message once, in their order."""
 
         async def answer(requests: Any, context: Any) -> AsyncIterator[Any]:
-            tenant = await self._admitted(context)
+            tenant = await self._enter(context, self._streams)
             sizes: deque[int] = deque()
 
             async def messages() -> AsyncIterator[Any]:
@@ -153,10 +169,9 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         return answer
 
-    async def _read(self, handler: Any, context: Any) -> tuple[Tenant, int, Any]:
-        """Who calls, and the call's only message, whose size counts as held from here on."""
+    async def _read(self, handler: Any, tenant: Tenant, context: Any) -> tuple[int, Any]:
+        """The call's only message, and its size, which counts as held from here on."""
         try:
-            tenant = self._callers.tenant(context)
             raw = await self._places.read(tenant, context)
             if raw is grpc.aio.EOF:
                 raise InvalidInput("the call has no message")
@@ -164,13 +179,13 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._held.hold(tenant, len(raw))
         except LaxityError as error:
             await abort(context, error, self._places.compat)
-        return tenant, len(raw), message
+        return len(raw), message
 
-    async def _admitted(self, context: Any) -> Tenant:
-        """Who calls, once there is room for one more stream."""
+    async def _enter(self, context: Any, room: Held | None = None) -> Tenant:
+        """Who calls, once there is room for one more call of the kind."""
         try:
             tenant = self._callers.tenant(context)
-            self._streams.hold(tenant, 1)
+            (room or self._calls).hold(tenant, 1)
         except LaxityError as error:
             await abort(context, error, self._places.compat)
         return tenant
