@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -150,38 +149,30 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
         An error concerns its own request, whose id the answer carries.
         """
-        tasks: deque[asyncio.Task[Any]] = deque()
+        asked: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
+        under_way: set[asyncio.Task[Any]] = set()
         free = asyncio.Semaphore(_STREAM_REQUESTS)
-        arrived = asyncio.Event()
-        ended = False
 
         async def read() -> None:
-            nonlocal ended
-            async for request in request_iterator:
-                await free.acquire()
-                tasks.append(asyncio.create_task(self._stream_one(request, context)))
-                arrived.set()
-            ended = True
-            arrived.set()
+            try:
+                async for request in request_iterator:
+                    await free.acquire()
+                    task = asyncio.create_task(self._stream_one(request, context))
+                    under_way.add(task)
+                    asked.put_nowait(task)
+            finally:
+                asked.put_nowait(None)
 
         reading = asyncio.create_task(read())
         try:
-            while not ended or tasks:
-                if not tasks:
-                    arrived.clear()
-                    await asyncio.wait(
-                        [reading, asyncio.create_task(arrived.wait())],
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if reading.done() and not ended:
-                        reading.result()
-                    continue
-                response = await tasks[0]
-                tasks.popleft()
+            while (task := await asked.get()) is not None:
+                response = await task
+                under_way.discard(task)
                 free.release()
                 yield response
+            await reading
         finally:
-            for task in (reading, *tasks):
+            for task in (reading, *under_way):
                 task.cancel()
 
     async def _stream_one(self, request: Any, context: Any) -> Any:
