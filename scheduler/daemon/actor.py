@@ -224,7 +224,7 @@ class SchedulerProcess:
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
             "listening": self._addresses,
-            "reading_bytes": self._door.reading_bytes,
+            "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,

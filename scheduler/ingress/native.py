@@ -12,6 +12,7 @@ from scheduler.daemon.neighbours.neighbours import Neighbours
 from scheduler.daemon.submission import Submission
 from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.admission import Admission
+from scheduler.ingress.held import Held
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native_connection import NativeConnection
 from scheduler.ingress.restoring import Restorer
@@ -64,7 +65,7 @@ class NativeDoor:
         rules: What is asked of clients.
         status: What `status` answers.
         admission: Checks what requests bring.
-        reading_bytes: The memory of bodies that are coming in.
+        reading: Counts the bytes of bodies that are coming in.
         unsent: The connections that have something to say.
         tasks: Takes what concerns durable tasks; None where none are kept.
         neighbours: Takes what other boxes say; None where there are none.
@@ -84,7 +85,7 @@ class NativeDoor:
         self.intake: Intake = driver if intake is None else intake
         self.rules = rules
         self.status = status
-        self.reading_bytes = 0
+        self.reading = Held(driver.core.limits.bytes)
         self.unsent: list[NativeConnection] = []
         driver.after_event = self.flush
         self._connections: set[NativeConnection] = set()

@@ -19,6 +19,7 @@ from scheduler.errors import (
     Unavailable,
 )
 from scheduler.ingress.certificates import certificate_names
+from scheduler.ingress.inflow import STALL_S, Inflow
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.restoring import Restored
@@ -57,7 +58,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._new_ids: list[int] = []
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
-        self._held_bytes = 0
+        self._inflow = Inflow(self._reader, door.reading, self._stands_still)
         self._is_box = False
         self._restoring: dict[int, object] = {}
 
@@ -83,7 +84,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         """Bytes came."""
         try:
             frames = self._reader.advance(nbytes)
-            self._count_held(self._reader.held_bytes)
+            self._inflow.note(OWNER if self.is_door else self._tenant)
             if frames:
                 self._take(frames)
         except LaxityError as error:
@@ -94,8 +95,9 @@ class NativeConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for what it asked."""
         self._transport = None
-        del self._reader  # it refers back to this, and its buffer should not wait for the collector
-        self._count_held(0)
+        self._inflow.end()
+        # They refer back to this, and the reader's buffer should not wait for the collector.
+        del self._inflow, self._reader
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._door.leave(self)
@@ -121,14 +123,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         """Memory for a large body, unless clients fill all that the box has for requests."""
         if not self._known:
             raise ProtocolError("the first frame of a connection is hello, without a body")
-        if self._door.reading_bytes + size > self._driver.core.limits.bytes:
+        if self._door.reading.count + size > self._driver.core.limits.bytes:
             return None
         return allocate(header, size)
 
-    def _count_held(self, held_bytes: int) -> None:
-        """Adds the body that is coming in to those of the other connections."""
-        self._door.reading_bytes += held_bytes - self._held_bytes
-        self._held_bytes = held_bytes
+    def _stands_still(self) -> None:
+        self.refuse(Unavailable(f"nothing more of a message came for {STALL_S:g} s"))
 
     def _take(self, frames: list[tuple[Header, Body | None]]) -> None:
         submissions: list[Submission] = []
@@ -315,7 +315,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             finally:
                 self._door.flush()
 
-        free_bytes = self._driver.core.limits.bytes - self._door.reading_bytes
+        free_bytes = self._driver.core.limits.bytes - self._door.reading.count
         self._door.restorer.begin(header, body, free_bytes, ended)
         self._ids[client_id] = None
         self._restoring[client_id] = ticket

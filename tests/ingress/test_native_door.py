@@ -23,14 +23,15 @@ from scheduler import (
     Unauthorized,
     Unavailable,
 )
+from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.daemon.driver import Driver
-from scheduler.ingress import native_connection
+from scheduler.ingress import inflow, native_connection
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.tasks import Question
 from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
-from scheduler.wire import PREFIX, FrameLimits
+from scheduler.wire import PREFIX, FrameLimits, encode
 from tests.neighbours.boxes import card
 
 TOKENS = {name: new_token() for name in ("all", "line", "chief")}
@@ -61,9 +62,9 @@ class Box:
 
 
 @asynccontextmanager
-async def a_box(folder: Path) -> AsyncIterator[Box]:
+async def a_box(folder: Path, held_bytes: int = 10**8) -> AsyncIterator[Box]:
     """A native door with three models and no device that runs them."""
-    driver = Driver()
+    driver = Driver(limits=Limits(bytes=held_bytes))
     driver.catalog.learn("cpu:0", [card("line-a"), card("secret")], [("secret2", "no weights")])
     rules = DoorRules("s", ACCESS, FrameLimits(), 8, 10**12)
     door = NativeDoor(driver, rules, lambda: {**driver.status(), "draining": False})
@@ -79,6 +80,11 @@ async def a_box(folder: Path) -> AsyncIterator[Box]:
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
 
 
 async def said(asked: Any) -> str:
@@ -218,6 +224,93 @@ def test_the_boxes_own_doors_find_room_where_clients_fill_it(tmp_path: Path) -> 
             stack.callback(inner.close)
             door = await stack.enter_async_context(AsyncClient(f"unix://{path}"))
             assert await door.models()
+
+    run(test)
+
+
+@dataclass
+class RawClient:
+    """Writes what no client would."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def of(cls, folder: Path, name: str) -> RawClient:
+        raw = cls(*await asyncio.open_unix_connection(f"{folder}/s"))
+        raw.writer.writelines(encode({"t": "hello", "v": 1, "token": TOKENS[name]}))
+        assert (await raw.told())["t"] == "welcome"
+        return raw
+
+    def begin(self, announced: int, body: bytes) -> None:
+        """The header of a request, and so much of the body that it announces."""
+        specs = [["x", "float32", [4]]]
+        infer = {"t": "infer", "id": 1, "model": "line-a", "budget_ns": 10**9, "in": specs}
+        header = msgpack.packb(infer)
+        self.writer.write(PREFIX.pack(len(header), announced) + header + body)
+
+    async def told(self) -> dict[str, Any]:
+        size, _ = PREFIX.unpack(await self.reader.readexactly(PREFIX.size))
+        told: dict[str, Any] = msgpack.unpackb(await self.reader.readexactly(size))
+        return told
+
+
+def test_a_body_counts_as_it_comes_and_not_as_it_is_announced(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path, held_bytes=1_000_000) as box:
+            silent = [await RawClient.of(tmp_path, "line") for _ in range(4)]
+            for client in silent:
+                client.begin(announced=900_000, body=b"a")
+            other = await RawClient.of(tmp_path, "all")
+            other.begin(100_000, bytes(100_000))
+            assert (await other.told())["code"] == "invalid_input"  # and not "overloaded"
+            for client in silent:
+                client.writer.write(bytes(800_000))
+            for client in silent:
+                client.writer.write(bytes(100_000 - 1))
+            told = [(await client.told())["code"] for client in silent]
+            assert "overloaded" in told
+            assert box.door.reading.count == 0
+            for client in (*silent, other):
+                client.writer.close()
+
+    run(test)
+
+
+def test_a_tenant_has_its_share_of_the_memory_for_bodies(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path, held_bytes=1_000_000) as box:
+            small = tenant("line", "infer").model_copy(update={"queue_share": 0.25})
+            box.door.take_access(Access([small, tenant("all", *ALL)]))
+            for name, code in (("line", "overloaded"), ("all", "invalid_input")):
+                client = await RawClient.of(tmp_path, name)
+                client.begin(400_000, bytes(200_000))
+                await until(lambda: box.door.reading.count == 200_000)
+                client.writer.write(bytes(100_000))
+                while box.door.reading.count != (300_000 if code == "invalid_input" else 0):
+                    await asyncio.sleep(0)
+                client.writer.write(bytes(100_000))
+                assert (await client.told())["code"] == code
+                assert box.door.reading.count == 0
+                client.writer.close()
+
+    run(test)
+
+
+def test_a_body_that_stands_still_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inflow, "STALL_S", 0.05)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            client = await RawClient.of(tmp_path, "all")
+            client.begin(100_000, bytes(50_000))
+            told = await client.told()
+            assert (told["id"], told["code"]) == (None, "unavailable")
+            assert await client.reader.read() == b""
+            assert box.door.reading.count == 0
+            client.writer.close()
 
     run(test)
 
