@@ -319,7 +319,10 @@ def test_what_a_body_becomes_counts_until_it_is_answered(door: HttpDoor) -> None
         turn.take_body(memoryview(bytes(door.limits.held_bytes + 1)))
     assert door.held.count == len(b"packed")
     turn.take_body(memoryview(bytes(5000)))
-    assert door.held.count == 5000
+    turn.hold_beside(1000)
+    with pytest.raises(Overloaded):
+        turn.hold_beside(door.limits.held_bytes)
+    assert door.held.count == 6000
     echo(turn)
     assert peer.answers == [(200, bytes(5000))]
     assert door.held.count == 0

@@ -29,7 +29,7 @@ class Turn:
     Args:
         flush: Says the answers that are there, in order.
         request: What was asked.
-        held: Counts the request's body.
+        held: Counts the request's body, and what else it has in memory.
 
     Attributes:
         request: What was asked.
@@ -37,12 +37,13 @@ class Turn:
         on_gone: Called if the client goes away before the answer.
     """
 
-    __slots__ = ("_flush", "_held", "on_gone", "request", "response")
+    __slots__ = ("_beside", "_flush", "_held", "on_gone", "request", "response")
 
     def __init__(self, flush: Callable[[], None], request: Request, held: Held) -> None:
         """Not yet answered."""
         self._flush = flush
         self._held = held
+        self._beside = 0
         self.request = request
         self.response: Response | None = None
         self.on_gone: Callable[[], None] | None = None
@@ -56,6 +57,19 @@ class Turn:
         request = self.request
         self._held.hold(request.tenant, len(body) - len(request.body))
         request.body = body
+
+    def hold_beside(self, count: int) -> None:
+        """Counts bytes that the request has in memory beside its body.
+
+        Raises:
+            Overloaded: There are too many bytes, of all or of this tenant.
+        """
+        self._held.hold(self.request.tenant, count)
+        self._beside += count
+
+    def release(self) -> None:
+        """Counts all of it out: it is answered, or nobody waits for it."""
+        self._held.release(self.request.tenant, len(self.request.body) + self._beside)
 
     def answer(self, response: Response) -> None:
         """Says the answer, once those before it are out."""
@@ -126,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self._door.leave(self)
         turns, self._turns = self._turns, deque()
         for turn in turns:
-            self._door.held.release(turn.request.tenant, len(turn.request.body))
+            turn.release()
             if turn.on_gone is not None:
                 turn.on_gone()
 
@@ -169,8 +183,9 @@ class Connection(asyncio.BufferedProtocol):
         out: list[Any] = []
         keep = True
         while self._turns and keep and (response := self._turns[0].response) is not None:
-            request = self._turns.popleft().request
-            self._door.held.release(request.tenant, len(request.body))
+            turn = self._turns.popleft()
+            request = turn.request
+            turn.release()
             over = self._door.closing and not self._turns and not self._incoming.busy
             keep = request.keep_alive and not over
             out += written(response, keep, request.is_head)

@@ -22,7 +22,7 @@ from scheduler.ingress.oip.encoded import is_exact, restored
 from scheduler.ingress.oip.inference import Inference, Inferred, Terms
 from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import InferRequest, flag
+from scheduler.ingress.oip.request import InferRequest, Region, flag
 from scheduler.ingress.oip.service import Service
 
 _THREAD_BYTES = 64 * 1024
@@ -160,7 +160,12 @@ class InferTurns:
 
         tenant.check_model(info.name)
         reader = service.memory.reader(tenant, service.body_bytes)
-        request = parsed(info, version, headers, body, self._limits.json_bytes, reader)
+
+        def read_region(region: Region) -> memoryview:
+            turn.hold_beside(region.size)
+            return reader(region)
+
+        request = parsed(info, version, headers, body, self._limits.json_bytes, read_region)
         if request.encoded:
             self._turns.start(turn, self._restore(turn, info, request))
         else:
@@ -168,7 +173,9 @@ class InferTurns:
 
     async def _restore(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
         most_bytes = self._service.body_bytes
-        self._ask(turn, info, await asyncio.to_thread(restored, info, request, most_bytes))
+        request = await asyncio.to_thread(restored, info, request, most_bytes)
+        turn.hold_beside(sum(array.nbytes for array in request.inputs.values()))
+        self._ask(turn, info, request)
 
     def _ask(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
         service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
