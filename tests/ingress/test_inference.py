@@ -16,7 +16,7 @@ from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.inference import Inference, Inferred, Terms
 from scheduler.ingress.oip.request import InferRequest
 from scheduler.tenants import ANYONE
-from tests.ingress.test_native_door import a_box, run
+from tests.ingress.test_native_door import a_box, run, until
 
 X = np.zeros((2, 4), np.float32)
 
@@ -47,8 +47,7 @@ def test_a_batch_of_wrong_inputs_is_told_what_is_wrong_with_them(
             error = await ended
             box.close()
             inner.close()
-            while at.door._connections:
-                await asyncio.sleep(0.001)
+            await until(lambda: not at.door._connections)
             assert isinstance(error, InvalidInput)
             assert re.search(said, str(error)), error
 

@@ -76,6 +76,7 @@ async def a_box(folder: Path, held_bytes: int = 10**8) -> AsyncIterator[Box]:
         server.close()
         door.close()
         await driver.close()
+        await until(lambda: not door._connections)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
