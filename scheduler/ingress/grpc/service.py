@@ -19,6 +19,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.errors import InvalidInput, LaxityError, Unavailable
 from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
+from scheduler.ingress.held import Held
 from scheduler.ingress.oip.admin import Admin
 from scheduler.ingress.oip.deadlines import deadline_ms, left_ms, priority
 from scheduler.ingress.oip.encoded import is_exact, restored
@@ -32,8 +33,9 @@ from scheduler.ingress.oip.metadata import (
 )
 from scheduler.ingress.oip.outcomes import Refusal, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import flag
+from scheduler.ingress.oip.request import Region, flag
 from scheduler.ingress.oip.service import Service
+from scheduler.tenants import Tenant
 
 _STREAM_REQUESTS = 64
 """How many requests of one stream are under way at once."""
@@ -64,10 +66,12 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     Args:
         service: What answers need.
         callers: Tells who calls.
+        held: Counts what requests have in memory beside their messages.
     """
 
-    def __init__(self, service: Service, callers: Callers) -> None:
+    def __init__(self, service: Service, callers: Callers, held: Held) -> None:
         """Nothing is under way."""
+        self._held = held
         self._service = service
         self._box = service.box
         self._callers = callers
@@ -187,7 +191,27 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             return _stream_error(request, refusal_of(error, self._service.compat))
 
     async def _infer(self, message: Any, context: Any, ends_call: bool) -> tuple[Any, Outcome]:
-        service, tenant = self._service, self._callers.tenant(context)
+        tenant, held = self._callers.tenant(context), 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            self._held.hold(tenant, count)
+            held += count
+
+        try:
+            return await self._inferred(message, context, ends_call, tenant, hold)
+        finally:
+            self._held.release(tenant, held)
+
+    async def _inferred(
+        self,
+        message: Any,
+        context: Any,
+        ends_call: bool,
+        tenant: Tenant,
+        hold: Callable[[int], None],
+    ) -> tuple[Any, Outcome]:
+        service = self._service
         grpc_s = context.time_remaining() if ends_call else None
         if service.draining:
             raise Unavailable("the box is shutting down")
@@ -195,9 +219,16 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         named = message.model_name, message.model_version
         info = self._box.known(*named) or await self._box.model(*named)
 
-        request = parsed(message, service.memory.reader(tenant, service.body_bytes))
+        reader = service.memory.reader(tenant, service.body_bytes)
+
+        def read_region(region: Region) -> memoryview:
+            hold(region.size)
+            return reader(region)
+
+        request = parsed(message, read_region)
         if request.encoded:
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)
+            hold(sum(array.nbytes for array in request.inputs.values()))
         headers, parameters = self._callers.headers(context), request.parameters
         given_ms = deadline_ms(parameters, headers, grpc_s, info.name, tenant, service.defaults)
         terms = Terms(
