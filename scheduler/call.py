@@ -261,7 +261,7 @@ def _checked_arrays(inputs: Any) -> wire.Tensors:
             raise InvalidInput(f"an input's name is a str, not {name!r}")
         try:
             arrays[name] = value if type(value) is np.ndarray else np.asarray(value)
-        except (ValueError, TypeError) as error:
+        except Exception as error:  # whatever a package says of its own, e.g. a tensor with grad
             raise InvalidInput(f"input {name!r} does not make an array: {error}") from None
     return arrays
 

@@ -85,6 +85,14 @@ class Client:
             self.close()
             raise
 
+    def __reduce__(self) -> Any:
+        """No copy in another process would have the connection.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a client can't be pickled: make one in each process")
+
     def __enter__(self) -> Client:
         """The client, connected."""
         return self
@@ -167,7 +175,7 @@ class Client:
             A durable task, by whose id it can be fetched from any process. Otherwise a future of
             the result. It fails at the deadline at the latest (unless
             `accept_late`), with `DeadlineInfeasible`, `Overloaded`, `DeadlineExpired`,
-            `Unavailable`, `ExecutionFailed`, `ModelNotFound` or `InvalidInput`.
+            `Unavailable`, `ExecutionFailed`, `ModelNotFound`, `InvalidInput` or `Forbidden`.
 
         Raises:
             InvalidInput: An argument is not what it should be.
@@ -206,11 +214,15 @@ class Client:
     ) -> Result:
         """Sends a request and waits for its result; options and errors are those of `submit`.
 
+        Whoever interrupts the wait, as Ctrl-C does, cancels the request.
+
         Raises:
             RuntimeError: Besides, in a callback of a future of this client, which can't wait.
         """
         check_may_wait(self._thread)
-        result: Result = self.submit(model, inputs, deadline_ms=deadline_ms, **options).result()
+        answer = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        durable = isinstance(answer, Task)  # which goes on, whoever waits for it
+        result: Result = answer.result() if durable else _waited_for(answer)
         return result
 
     def map(
@@ -269,7 +281,9 @@ class Client:
                         future.set_exception(error)
                     window.append(future)
                 if window:
-                    yield _outcome_of(window.popleft(), return_exceptions)
+                    outcome = _outcome_of(window[0], return_exceptions)
+                    window.popleft()
+                    yield outcome
         finally:
             for future in window:
                 future.cancel()
@@ -279,7 +293,7 @@ class Client:
         return future.cancel()
 
     def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """The models of the box, by name; docs/protocol.md has their fields.
+        """The models of the box that the caller may use; docs/protocol.md has their fields.
 
         Raises:
             Unavailable: No answer within `timeout_s`.
@@ -291,6 +305,7 @@ class Client:
         """How the box is.
 
         Raises:
+            Forbidden: The tenant does not have the scope `metrics`.
             Unavailable: No answer within `timeout_s`.
         """
         status: dict[str, Any] = self._ask("status", timeout_s)
@@ -344,7 +359,7 @@ class Client:
         call_id = next(self._ids)
         future = RequestFuture(self._exchange, call_id, self._thread)
         self._exchange.post(step.call(call_id, future))
-        return future.result()
+        return _waited_for(future)
 
     def close(self) -> None:
         """Cancels what is in flight, closes the connection and ends the thread."""
@@ -359,6 +374,14 @@ class Client:
         if model not in self._input_names:
             self._input_names[model] = only_input(model, self.models())
         return {self._input_names[model]: frame}
+
+
+def _waited_for(future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # for nobody waits any more; what has ended stays as it is
+        raise
 
 
 def _outcome_of(future: Future[Result], return_exceptions: bool) -> Any:

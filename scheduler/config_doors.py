@@ -45,7 +45,8 @@ class DoorsConfig(Section):
     """Whether clients may name shared memory of the box as inputs and outputs."""
 
     json_mb: Count = 8
-    """The JSON of one request, in 10^6 bytes; tensors beside it count for limits.body_mb."""
+    """The JSON of one request, or what a message has over gRPC that is not raw_input_contents, in
+    10^6 bytes; tensors beside it count for limits.body_mb."""
 
     held_mb: Count = 256
     """Bodies that one process holds at once, in 10^6 bytes."""

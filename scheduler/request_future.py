@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scheduler.exchange import Exchange
 
+_telling = threading.Lock()
+
 
 class RequestFuture(Future[Any]):
     """What `Client.submit` returns; cancelling it cancels the request on the box."""
@@ -20,11 +22,16 @@ class RequestFuture(Future[Any]):
         self._exchange = exchange
         self._call_id = call_id
         self._thread = thread
+        self._told = False
 
     def cancel(self) -> bool:
         """Cancels the request; False when it has already ended."""
         if not super().cancel():
             return False
+        with _telling:
+            if not self._told:  # as executors do, or `wait` and `as_completed` would never hear
+                self._told = True
+                self.set_running_or_notify_cancel()
         # After `close` there is nobody to tell: the box has seen the connection go.
         with contextlib.suppress(RuntimeError):
             self._exchange.post(self._call_id)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -70,7 +70,7 @@ class Tenant(BaseModel):
 
     scopes: tuple[Scope, ...] = ("infer",)
     """infer; tasks: keep durable tasks on its disk; shared_memory: name memory of the box; metrics:
-    read those of the whole box; peer: be another box of the site; admin: load and unload models,
+    read how the whole box is; peer: be another box of the site; admin: load and unload models,
     swap policy."""
 
     rate_per_s: Annotated[float, Field(gt=0)] | None = None
@@ -101,13 +101,23 @@ class Tenant(BaseModel):
         if scope not in self.scopes:
             raise Forbidden(f"{self.name!r} does not have the scope {scope!r}")
 
-    def check_model(self, model: str) -> None:
+    def sees(self, model: str) -> bool:
+        """Whether the tenant may use that model; it hears of no other one."""
+        return self.models == ("*",) or any(fnmatchcase(model, name) for name in self.models)
+
+    def check_model(self, model: str, known: Container[str] | None = None) -> None:
         """Nothing, where the tenant may use that model.
 
+        Args:
+            model: The model.
+            known: Those that there are; None where somebody else looks for it.
+
         Raises:
-            ModelNotFound: It may not; in words that do not tell whether the model exists.
+            ModelNotFound: It may not, or there is none; in words that do not tell which.
         """
-        if self.models != ("*",) and not any(fnmatchcase(model, name) for name in self.models):
+        if self.models == ("*",):
+            return
+        if not self.sees(model) or (known is not None and model not in known):
             raise ModelNotFound(f"model {model!r} is not in the repository")
 
     def priority(self, asked: int | None) -> int:
@@ -185,6 +195,16 @@ class Access:
         return next(
             (self._certificates[name] for name in names if name in self._certificates), None
         )
+
+    def by_token_or_certificate(self, token: Any, names: Iterable[str]) -> Tenant:
+        """Whose token that is or, where none is shown, whose client certificate.
+
+        Raises:
+            Unauthorized: Nobody's.
+        """
+        if token is None and (tenant := self.by_certificate(names)) is not None:
+            return tenant
+        return self.by_token(token if isinstance(token, str) else None)
 
     def by_name(self, name: str) -> Tenant:
         """The tenant that an earlier look-up gave, as it is by now.

@@ -87,8 +87,12 @@ class FrameReader:
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the body that is coming in; 0 between frames."""
-        return 0 if self._body is None else len(self._body)
+        """What is there of a large body that is coming in; 0 between frames."""
+        return 0 if self._body is None else len(self._body) - self._missing
+
+    def skip(self) -> None:
+        """Has the rest of the body that is coming in skipped, and lets go of what is there."""
+        self._body = None
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the stream go; never empty."""

@@ -3,16 +3,25 @@ from __future__ import annotations
 import gc
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Future,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from typing import Any
 
 import numpy as np
 import pytest
 
+import scheduler
 from scheduler import (
     Client,
     DeadlineExpired,
@@ -23,10 +32,18 @@ from scheduler import (
     Unavailable,
     wire,
 )
-from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image
+from scheduler.errors import ERRORS
+from tests.fake_box import IMAGE, PATIENCE_S, FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
 HUGE = 10**400
+
+
+class WithGrad:
+    """What a tensor of PyTorch says that takes part in a gradient."""
+
+    def __array__(self, *_args: Any, **_options: Any) -> Any:
+        raise RuntimeError("use tensor.detach().numpy() instead")
 
 
 def short(value: Any) -> str:
@@ -129,6 +146,10 @@ class TestInfer:
         assert client.status() == {"site": "test"}
 
 
+def test_every_error_that_a_box_answers_with_has_a_name_in_the_package():
+    assert {error.__name__ for error in ERRORS.values()} <= set(scheduler.__all__)
+
+
 class TestArguments:
     @pytest.mark.parametrize(
         "deadline_ms", [0, -1, math.nan, math.inf, -math.inf, True, "50", 86_400_001, 1e300]
@@ -169,6 +190,7 @@ class TestArguments:
             ({"inputs": {"x": object()}}, "'x' is of objects and holds <obj"),
             ({"inputs": {"x": [1j]}}, "'x' has dtype complex128"),
             ({"inputs": {"x": [[1], [1, 2]]}}, "'x' does not make an array"),
+            ({"inputs": {"x": WithGrad()}}, "'x' does not make an array: use tensor.detach"),
         ],
     )
     def test_the_error_says_what_is_right(self, client, options, message):
@@ -283,6 +305,42 @@ class TestCancel:
         client.close()
         with pytest.raises(RuntimeError, match="the client is closed"):
             client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+
+    @pytest.mark.parametrize(
+        ("count", "ask"),
+        [
+            (1, lambda client: client.infer("digits", image(1), deadline_ms=MINUTE_MS)),
+            (3, lambda client: list(client.map("digits", [image(1)] * 3, deadline_ms=MINUTE_MS))),
+        ],
+        ids=["infer", "map"],
+    )
+    def test_an_interrupted_wait_cancels_the_request(self, box, client, count, ask):
+        main = threading.main_thread().ident
+
+        def interrupt(peer, header):
+            while box.on_infer is interrupt:
+                waits = sys._current_frames()[main or 0]
+                if waits.f_code.co_name == "wait":
+                    box.on_infer = ignore
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        box.on_infer = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            ask(client)
+        sent = {header["id"] for _, header in box.wait("infer", count)}
+        assert {header["id"] for _, header in box.wait("cancel", count)} == sent
+
+    def test_who_waits_for_several_hears_of_the_cancelled_ones(self, box):
+        box.on_infer = ignore
+        client = Client(box.url)
+        futures = [client.submit("digits", image(1), deadline_ms=MINUTE_MS) for _ in range(3)]
+        assert futures[0].cancel()
+        assert futures[0].cancel()
+        assert wait(futures, PATIENCE_S, FIRST_COMPLETED).done == {futures[0]}
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(lambda: list(as_completed(futures, PATIENCE_S)))
+            client.close()
+            assert set(waiting.result()) == set(futures)
 
     def test_a_dropped_client_ends_its_thread(self, box):
         client = Client(box.url)

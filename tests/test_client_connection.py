@@ -4,6 +4,7 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import traceback
@@ -61,6 +62,12 @@ except Unavailable as error:
     assert "Permission denied; only the user who runs edge_agent" in said
 
 
+def test_a_client_says_that_it_can_not_be_sent_to_another_process(client):
+    for held in (client, client.task("a")):
+        with pytest.raises(TypeError, match="make one in each process"):
+            pickle.dumps(held)
+
+
 def test_a_wrong_token_is_final(box):
     def check(peer, header):
         if header.get("token") != "secret":
@@ -86,6 +93,19 @@ def test_something_else_there_is_final(box):
     box.on_hello = lambda peer, header: peer.send_raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(ProtocolError):
         Client(box.url)
+
+
+@pytest.mark.parametrize("code", ["unavailable", "overloaded"])
+def test_a_box_that_can_not_welcome_it_yet_is_asked_again(box, code):
+    def not_yet(peer, header):
+        box.on_hello = welcome
+        peer.refuse({"id": None}, code)
+        peer.transport.close()
+
+    box.on_hello = not_yet
+    with Client(box.url) as client:
+        assert client.infer("digits", image(4), deadline_ms=MINUTE_MS)["image"].tolist() == [4]
+    assert len(box.messages("hello")) == 2
 
 
 def test_what_was_in_flight_is_sent_again(box, client):

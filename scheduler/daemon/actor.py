@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -209,7 +208,7 @@ class SchedulerProcess:
         except ConfigError as error:
             log.error("tokens not taken over", error=str(error))
             return
-        self._door.rules = replace(self._door.rules, access=access)
+        self._door.take_access(access)
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
@@ -225,7 +224,7 @@ class SchedulerProcess:
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
             "listening": self._addresses,
-            "reading_bytes": self._door.reading_bytes,
+            "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,

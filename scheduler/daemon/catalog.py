@@ -71,9 +71,11 @@ class Catalog:
                 raise Unavailable("the box is still reading its models; try again in a moment")
             raise ModelNotFound(_not_found(f"model {model!r}", "the repository", model, self.cards))
         if variant is not None and variant not in card.variants:
-            raise ModelNotFound(
-                _not_found(f"variant {variant!r}", f"model {model!r}", variant, card.variants)
-            )
+            variants = self._variants(card)
+            if variant not in variants:
+                raise ModelNotFound(
+                    _not_found(f"variant {variant!r}", f"model {model!r}", variant, variants)
+                )
         return card
 
     def describe(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
-from scheduler.errors import Overloaded, Unavailable
+from scheduler.errors import Overloaded, RequestEnded, Unavailable
 from scheduler.ingress.quotas import Quotas
 from scheduler.ingress.request_header import (
     RequestShape,
@@ -65,11 +65,28 @@ class Admission:
             Overloaded: The box or the tenant holds too much already.
             Forbidden: The tenant may not ask for that.
         """
-        counted = tenant.name not in _UNCOUNTED
-        if counted:
+        if tenant.name not in _UNCOUNTED:
             self.check(header, tenant)
         budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_budget_ns)
         shape = self._shapes.of(header)
+        try:
+            return self._taken_in(header, body, tenant, reply, forwarded, budget_ns, shape)
+        except RequestEnded:
+            self.statistics.note_refused(shape.kind.model, shape.kind.variant)
+            raise
+
+    def _taken_in(
+        self,
+        header: Header,
+        body: Body | None,
+        tenant: Tenant,
+        reply: Callable[[Answer], None],
+        forwarded: bool,
+        budget_ns: int,
+        shape: RequestShape,
+    ) -> Submission:
+        """What `submission` gives for a request whose model and tensors make sense."""
+        counted = tenant.name not in _UNCOUNTED
         model, variant = shape.kind.model, shape.kind.variant
         if model in self._unloaded:
             raise Unavailable(f"model {model!r} has been unloaded on this box")
@@ -106,7 +123,12 @@ class Admission:
             ModelNotFound: The model is not there for this tenant.
         """
         tenant.check_scope("infer")
-        tenant.check_model(str(header.get("model")))
+        self._check_model(header, tenant)
+
+    def _check_model(self, header: Header, tenant: Tenant) -> None:
+        """For a model that is not there the catalog's words name others: not for all to know."""
+        catalog = self._driver.catalog
+        tenant.check_model(str(header.get("model")), catalog.cards if catalog.problems else None)
 
     def _approximates(self, model: str) -> bool:
         return self._driver.catalog.cards[model].approximates
@@ -126,7 +148,7 @@ class Admission:
             ModelNotFound: The model is not there, or not for this tenant.
             Unavailable: The model has been unloaded.
         """
-        tenant.check_model(str(header.get("model")))
+        self._check_model(header, tenant)
         shape = self._shapes.of(header)
         if not self.is_loaded(shape.kind.model):
             raise Unavailable(f"model {shape.kind.model!r} has been unloaded on this box")
@@ -163,12 +185,14 @@ class Admission:
         """
         self._unloaded.discard(self._driver.catalog.card(model).name)
 
-    def describe_models(self) -> dict[str, Any]:
-        """The catalog, with whether each model is `loaded`."""
+    def describe_models(self, tenant: Tenant = OWNER) -> dict[str, Any]:
+        """The catalog as a tenant may see it, with whether each model is `loaded`."""
         described = self._driver.catalog.describe()
-        for model in described["models"]:
+        models = [each for each in described["models"] if tenant.sees(each["name"])]
+        for model in models:
             model["loaded"] = model["name"] not in self._unloaded
-        return described
+        problems = [each for each in described["problems"] if tenant.sees(each["model"])]
+        return {"models": models, "problems": problems}
 
 
 def _as_one_item(shape: RequestShape, given: Any, body: Body) -> tuple[list[list[Any]], Body]:

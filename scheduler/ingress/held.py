@@ -14,13 +14,15 @@ class Held:
     Args:
         limit: How much there may be; of each tenant its share of it, 1 at least.
         unit: What is counted.
+        most_of_one: The largest share that any tenant has.
 
     Attributes:
         count: How much is held now.
     """
 
-    def __init__(self, limit: int, unit: str = "bytes") -> None:
+    def __init__(self, limit: int, unit: str = "bytes", most_of_one: float = 1.0) -> None:
         """Nothing is held."""
+        self._most_of_one = most_of_one
         self._limit = limit
         self._unit = unit
         self.count = 0
@@ -32,7 +34,7 @@ class Held:
         Raises:
             Overloaded: There is too much, of all or of this tenant.
         """
-        share = max(1, int(self._limit * tenant.queue_share))
+        share = max(1, int(self._limit * min(tenant.queue_share, self._most_of_one)))
         if self.count + count > self._limit or self._by[tenant.name] + count > share:
             raise Overloaded(
                 f"requests hold {min(self._limit, share)} {self._unit} already, or would",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from scheduler.daemon.driver import Driver
@@ -12,6 +12,7 @@ from scheduler.daemon.neighbours.neighbours import Neighbours
 from scheduler.daemon.submission import Submission
 from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.admission import Admission
+from scheduler.ingress.held import Held
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native_connection import NativeConnection
 from scheduler.ingress.restoring import Restorer
@@ -64,7 +65,7 @@ class NativeDoor:
         rules: What is asked of clients.
         status: What `status` answers.
         admission: Checks what requests bring.
-        reading_bytes: The memory of bodies that are coming in.
+        reading: Counts the bytes of bodies that are coming in.
         unsent: The connections that have something to say.
         tasks: Takes what concerns durable tasks; None where none are kept.
         neighbours: Takes what other boxes say; None where there are none.
@@ -84,10 +85,11 @@ class NativeDoor:
         self.intake: Intake = driver if intake is None else intake
         self.rules = rules
         self.status = status
-        self.reading_bytes = 0
+        self.reading = Held(driver.core.limits.bytes)
         self.unsent: list[NativeConnection] = []
         driver.after_event = self.flush
         self._connections: set[NativeConnection] = set()
+        self._strangers: dict[NativeConnection, None] = {}
         self.admission = Admission(driver, rules.max_budget_ns)
         self.tasks: TaskDoor | None = None
         self.neighbours: Neighbours | None = None
@@ -104,18 +106,36 @@ class NativeDoor:
         return NativeConnection(self, is_door=True)
 
     def enter(self, connection: NativeConnection) -> None:
-        """Counts a connection in.
+        """Counts a connection in; one that has not said who it is makes room for it.
 
         Raises:
             Overloaded: There are too many.
         """
-        if len(self._connections) >= self.rules.connections:
-            raise Overloaded(f"{self.rules.connections} connections are open already")
+        if len(self._connections) >= self.rules.connections and not connection.is_door:
+            full = Overloaded(f"{self.rules.connections} connections are open already")
+            if not self._strangers:
+                raise full
+            longest = next(iter(self._strangers))
+            longest.refuse(full)
+            self.leave(longest)
         self._connections.add(connection)
+        if not connection.is_door:
+            self._strangers[connection] = None
+
+    def welcome(self, connection: NativeConnection) -> None:
+        """Notes that a connection has said who it is."""
+        self._strangers.pop(connection, None)
 
     def leave(self, connection: NativeConnection) -> None:
         """Counts a connection out."""
         self._connections.discard(connection)
+        self._strangers.pop(connection, None)
+
+    def take_access(self, access: Access) -> None:
+        """Takes over who may come in, which holds for those who are in as well."""
+        self.rules = replace(self.rules, access=access)
+        for connection in list(self._connections):
+            connection.look_again()
 
     def flush(self) -> None:
         """Sends what the connections have to say: all answers to one client at once."""

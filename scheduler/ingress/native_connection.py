@@ -15,9 +15,11 @@ from scheduler.errors import (
     LaxityError,
     Overloaded,
     ProtocolError,
+    Unauthorized,
     Unavailable,
 )
 from scheduler.ingress.certificates import certificate_names
+from scheduler.ingress.inflow import STALL_S, Inflow
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.restoring import Restored
@@ -35,12 +37,17 @@ HELLO_S = 5.0
 
 
 class NativeConnection(asyncio.BufferedProtocol):
-    """One client."""
+    """One client.
+
+    Attributes:
+        is_door: Whether it is a door, which names the tenant of each request.
+    """
 
     def __init__(self, door: NativeDoor, is_door: bool = False) -> None:
         self._door = door
-        self._is_door = is_door
+        self.is_door = is_door
         self._tenant = ANYONE
+        self._token: Any = None
         self._driver = door.driver
         self._intake = door.intake
         self._reader = FrameReader(door.rules.frames, self._allocate)
@@ -51,7 +58,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._new_ids: list[int] = []
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
-        self._held_bytes = 0
+        self._inflow = Inflow(self._reader, door.reading, self._stands_still)
         self._is_box = False
         self._restoring: dict[int, object] = {}
 
@@ -65,7 +72,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         try:
             self._door.enter(self)
         except Overloaded as error:
-            self._refuse(error)
+            self.refuse(error)
             return
         self._hello_timer = self._loop.call_later(HELLO_S, self._hello_is_late)
 
@@ -77,19 +84,20 @@ class NativeConnection(asyncio.BufferedProtocol):
         """Bytes came."""
         try:
             frames = self._reader.advance(nbytes)
-            self._count_held(self._reader.held_bytes)
+            self._inflow.note(OWNER if self.is_door else self._tenant)
             if frames:
                 self._take(frames)
         except LaxityError as error:
-            self._refuse(error)
+            self.refuse(error)
         finally:
             self._door.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for what it asked."""
         self._transport = None
-        del self._reader  # it refers back to this, and its buffer should not wait for the collector
-        self._count_held(0)
+        self._inflow.end()
+        # They refer back to this, and the reader's buffer should not wait for the collector.
+        del self._inflow, self._reader
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._door.leave(self)
@@ -115,14 +123,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         """Memory for a large body, unless clients fill all that the box has for requests."""
         if not self._known:
             raise ProtocolError("the first frame of a connection is hello, without a body")
-        if self._door.reading_bytes + size > self._driver.core.limits.bytes:
+        if self._door.reading.count + size > self._driver.core.limits.bytes:
             return None
         return allocate(header, size)
 
-    def _count_held(self, held_bytes: int) -> None:
-        """Adds the body that is coming in to those of the other connections."""
-        self._door.reading_bytes += held_bytes - self._held_bytes
-        self._held_bytes = held_bytes
+    def _stands_still(self) -> None:
+        self.refuse(Unavailable(f"nothing more of a message came for {STALL_S:g} s"))
 
     def _take(self, frames: list[tuple[Header, Body | None]]) -> None:
         submissions: list[Submission] = []
@@ -162,8 +168,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         elif kind in TASK_MESSAGES:
             self._take_task(header, body)
         elif kind in SHELF_MESSAGES and self._door.shelf is not None:
-            self._tenant_of(header).check_scope("peer")
-            self._door.shelf.take(header, self._driver.own_models(), self._say_later)
+            tenant = self._tenant_of(header)
+            tenant.check_scope("peer")
+            models = [model for model in self._driver.own_models() if tenant.sees(model)]
+            self._door.shelf.take(header, models, self._say_later)
         else:
             value = self._take_question(kind, header)
             self._say({"t": "reply", "id": header.get("id"), "value": value})
@@ -183,13 +191,14 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._door.tasks.take(header, body, self._tenant_of(header), self._say_later)
 
     def _take_question(self, kind: str, header: Header) -> Any:
-        admission = self._door.admission
+        admission, tenant = self._door.admission, self._tenant_of(header)
         if kind == "models":
-            return admission.describe_models()
+            return admission.describe_models(tenant)
         if kind == "status":
+            tenant.check_scope("metrics")
             return self._door.status()
         if kind == "statistics":
-            return admission.statistics.describe()
+            return [each for each in admission.statistics.describe() if tenant.sees(each["name"])]
         if kind in PEER_MESSAGES:
             return self._take_peer(header)
         if kind not in ("load", "unload", "policy"):
@@ -198,10 +207,12 @@ class NativeConnection(asyncio.BufferedProtocol):
                 "statistics, load, unload, policy, task, task_result, task_status, task_cancel, "
                 "tasks, peer, leave, ping, model_files, model_file"
             )
-        self._tenant_of(header).check_scope("admin")
+        tenant.check_scope("admin")
         if kind == "policy":
             return self._door.swap_policy(header.get("name"), header.get("options"))
-        (admission.load if kind == "load" else admission.unload)(str(header.get("model")))
+        model = str(header.get("model"))
+        tenant.check_model(model)
+        (admission.load if kind == "load" else admission.unload)(model)
         return None
 
     def _take_peer(self, header: Header) -> Any:
@@ -214,7 +225,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def _tenant_of(self, header: Header) -> Tenant:
         """Who asks: the owner of the connection, or whom a door names."""
-        if not self._is_door:
+        if not self.is_door:
             return self._tenant
         name = header.get("tenant")
         return self._door.rules.access.by_name(name) if isinstance(name, str) else ANYONE
@@ -227,12 +238,14 @@ class NativeConnection(asyncio.BufferedProtocol):
                 f"this box speaks version {VERSION} of the native protocol, not {header.get('v')!r}"
             )
         rules = self._door.rules
-        if rules.access.required and not self._is_door:
-            self._tenant = self._by_token_or_certificate(header.get("token"))
+        if rules.access.required and not self.is_door:
+            self._token = header.get("token")
+            self._tenant = self._looked_up()
         elif self._transport is not None:
             peer = self._transport.get_extra_info("socket")
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
         self._known = True
+        self._door.welcome(self)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         limits = {
@@ -244,13 +257,19 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._door.closing:
             self.say_goodbye()
 
-    def _by_token_or_certificate(self, token: Any) -> Tenant:
-        access = self._door.rules.access
-        if token is None and self._transport is not None:
-            names = certificate_names(self._transport.get_extra_info("peercert"))
-            if (tenant := access.by_certificate(names)) is not None:
-                return tenant
-        return access.by_token(token if isinstance(token, str) else None)
+    def look_again(self) -> None:
+        """Who may come in has changed: its tenant is as it is by now, or it has to go."""
+        if not self._known or self.is_door or not self._door.rules.access.required:
+            return
+        try:
+            self._tenant = self._looked_up()
+        except Unauthorized as error:
+            self.refuse(error)
+
+    def _looked_up(self) -> Tenant:
+        assert self._transport is not None
+        names = certificate_names(self._transport.get_extra_info("peercert"))
+        return self._door.rules.access.by_token_or_certificate(self._token, names)
 
     def _take_infer(self, header: Header, body: Body | None, restore_ns: int = 0) -> Submission:
         client_id = self._checked_new_id(header)
@@ -296,7 +315,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             finally:
                 self._door.flush()
 
-        free_bytes = self._driver.core.limits.bytes - self._door.reading_bytes
+        free_bytes = self._driver.core.limits.bytes - self._door.reading.count
         self._door.restorer.begin(header, body, free_bytes, ended)
         self._ids[client_id] = None
         self._restoring[client_id] = ticket
@@ -381,11 +400,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _refuse(self, error: LaxityError) -> None:
+    def refuse(self, error: LaxityError) -> None:
         """Says what was wrong and closes the connection."""
         self._say_error(None, error.code, str(error), error.detail)
         self.close()
 
     def _hello_is_late(self) -> None:
         if not self._known:
-            self._refuse(ProtocolError(f"no hello came within {HELLO_S:g} s"))
+            # Where the box itself was held up, the hello may be there by now: not a final answer.
+            self.refuse(Unavailable(f"no hello came within {HELLO_S:g} s"))

@@ -39,10 +39,7 @@ class Statistics:
 
     def note(self, model: str, variant: str | None, answer: Answer) -> None:
         """Counts one answer; a refusal may name no variant, and then counts under `""`."""
-        name = answer.offer.variant if answer.offer is not None else variant or ""
-        counts = self._counts.get((model, name))
-        if counts is None:
-            counts = self._counts[model, name] = _Counts()
+        counts = self._of(model, answer.offer.variant if answer.offer is not None else variant)
         queue_ns, transfer_ns, execute_ns, total_ns = answer.timing_ns
         if answer.outputs is None:
             counts.fail += 1
@@ -64,6 +61,16 @@ class Statistics:
         batch[0] += 1
         batch[1] += transfer_ns
         batch[2] += execute_ns
+
+    def note_refused(self, model: str, variant: str | None) -> None:
+        """Counts a request that was refused before it could be queued."""
+        self._of(model, variant).fail += 1
+
+    def _of(self, model: str, variant: str | None) -> _Counts:
+        counts = self._counts.get((model, variant or ""))
+        if counts is None:
+            counts = self._counts[model, variant or ""] = _Counts()
+        return counts
 
     def describe(self) -> list[dict[str, Any]]:
         """For each variant what was counted, in the words of Triton's statistics extension.

@@ -115,7 +115,7 @@ def native(data: bytes) -> None:
         give(b"".join(encode({"t": "hello", "v": 1})))
         in_pieces(data, give)
         client.connection_lost(None)
-        assert door.reading_bytes == 0
+        assert door.reading.count == 0
         assert driver.status()["held"] == 0
         await driver.close()
 

@@ -35,6 +35,7 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.out = bytearray()
         self.closed = self.paused = self.ended = False
+        self.unread: list[int] = []
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
@@ -44,6 +45,9 @@ class Transport(asyncio.Transport):
 
     def writelines(self, parts: Any) -> None:
         self.out += b"".join(parts)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread.pop(0) if self.unread else 0
 
     def is_closing(self) -> bool:
         return self.closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
-from scheduler.tenants import OWNER, Access, hash_of, new_token
-from tests.fake_box import FakeBox, Peer, ignore
+from scheduler.tenants import ANYONE, OWNER, Access, hash_of, new_token
+from tests.fake_box import PATIENCE_S, FakeBox, Peer, ignore
 from tests.ingress.memory_transport import LIMITS
 
 TENSOR = {"name": "image", "dtype": "float32", "shape": [2]}
-DIGITS = {
+DIGITS: dict[str, Any] = {
     "name": "digits",
     "batched": True,
     "max_batch": 4,
@@ -62,6 +63,7 @@ def with_door(
     work: Callable[[EmbeddedDoor], Awaitable[Any]],
     access: Access | None = None,
     no_orders: str = "",
+    memory: SharedMemory | None = None,
 ) -> Any:
     """What some work with a door gives, on a loop of its own."""
 
@@ -69,7 +71,7 @@ def with_door(
         defaults = Defaults(10_000.0, {})
         service = Service(
             Box(box.url),
-            SharedMemory(None),
+            memory or SharedMemory(None),
             defaults,
             "laxity",
             LIMITS.items,
@@ -243,3 +245,55 @@ def test_a_client_that_goes_away_cancels_its_request(box: OneModel) -> None:
     with_door(box, work)
     (_, asked), (_, cancelled) = box.wait("infer")[0], box.wait("cancel")[0]
     assert cancelled["id"] == asked["id"]
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[SharedMemory]:
+    """A registry with one region, `r`, of 400,000 bytes."""
+    found = Path(f"/dev/shm/laxity-held-{os.getpid()}")
+    found.write_bytes(bytes(400_000))
+    memory = SharedMemory(tmp_path / "registry")
+    memory.register(ANYONE, "r", f"/{found.name}", 0, 400_000)
+    yield memory
+    found.unlink()
+
+
+def test_what_a_request_has_elsewhere_counts_as_its_body_does(
+    box: OneModel, memory: SharedMemory
+) -> None:
+    box.on_infer = ignore
+    parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 400_000}
+    tensor = {"name": "image", "datatype": "FP32", "shape": [1, 100_000], "parameters": parameters}
+    body = json.dumps({"inputs": [tensor]}).encode()
+
+    async def work(door: EmbeddedDoor) -> None:
+        asked = [
+            asyncio.create_task(door.answer("POST", INFER, (), parts(body), is_local=True))
+            for _ in range(2)
+        ]
+        (refused,), (waiting,) = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert (await refused).status == 429
+        assert door._door.held.count > 400_000
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert door._door.held.count == 0
+
+    with_door(box, work, memory=memory)
+
+
+def test_a_variant_that_came_later_can_be_asked_for(
+    box: OneModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a cloud which was connected after the door had looked."""
+    asked = ("POST", "/v2/models/digits/versions/late/infer", ())
+
+    async def work(door: EmbeddedDoor) -> None:
+        before = await door.answer(*asked, parts(BODY), is_local=True)
+        assert before.status == 404
+        later = {**DIGITS, "variants": [*DIGITS["variants"], {"name": "late", "targets": []}]}
+        monkeypatch.setitem(ASKED, "models", {"models": [later], "problems": []})
+        while (after := await door.answer(*asked, parts(BODY), is_local=True)).status != 200:
+            assert after.status == 404
+            await asyncio.sleep(0.01)  # what a door has just heard it does not ask again
+
+    with_door(box, lambda door: asyncio.wait_for(work(door), PATIENCE_S))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,13 +11,19 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
 from benchmarks.half_calls import HalfCalls
-from scheduler.ingress.grpc.callers import Callers
+from scheduler.errors import ModelNotFound
+from scheduler.ingress.grpc.callers import Callers, abort
+from scheduler.ingress.grpc.messages import check_beside_tensors
 from scheduler.ingress.grpc.reading import Places, Reading
 from scheduler.ingress.held import Held
+from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.tenants import Access, Tenant, hash_of, new_token
 
 TOKENS = {name: new_token() for name in ("slow", "other", "small")}
@@ -28,6 +35,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 MESSAGE_BYTES = 1_000_000
 WINDOW_BYTES = 65_536
 PATIENT_S = 60.0
+BESIDE_BYTES = 300_000
 
 
 class Slow(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -58,13 +66,21 @@ class Door:
 
 @asynccontextmanager
 async def door(
-    places: int = 4, patience_s: float = PATIENT_S, held_bytes: int = 10**9, streams: int = 8
+    places: int = 4,
+    patience_s: float = PATIENT_S,
+    held_bytes: int = 10**9,
+    streams: int = 8,
+    calls: int = 1000,
+    compat: str = "laxity",
+    service: Slow | None = None,
 ) -> AsyncIterator[Door]:
     held, open_streams = Held(held_bytes), Held(streams, "streams")
-    reading = Reading(Callers(Access(TENANTS)), held, open_streams, Places(places, patience_s))
+    open_calls = Held(calls, "calls", most_of_one=0.5)
+    rooms = Places(places, patience_s, compat)
+    reading = Reading(Callers(Access(TENANTS)), held, open_calls, open_streams, rooms, BESIDE_BYTES)
     options = [("grpc.http2.bdp_probe", 0)]
     server = grpc.aio.server(interceptors=(reading,), options=options)
-    service = Slow()
+    service = service or Slow()
     stubs.add_GRPCInferenceServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -126,6 +142,30 @@ def test_who_sends_slowly_keeps_no_other_tenant_out() -> None:
     run(test)
 
 
+def test_calls_of_one_tenant_leave_room_for_those_of_others() -> None:
+    """Also calls that never send what they are about to ask, and wait for a place to be read in."""
+
+    async def test() -> None:
+        async with (
+            door(places=2, calls=8) as at,
+            grpc.aio.insecure_channel(f"localhost:{at.port}") as c,
+        ):
+            at.service.go_on.set()
+            infer = stubs.GRPCInferenceServiceStub(c).ModelInfer
+            calls = await half_calls(at.port, 4)
+            with pytest.raises(grpc.aio.AioRpcError, match="requests hold 4 calls") as refused:
+                await infer(message(), metadata=by("slow"))
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (await infer(message(), metadata=by("other"))).id == "a"
+            calls.close()
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    assert (await infer(message(), metadata=by("slow"))).id == "a"
+                    break
+
+    run(test)
+
+
 def test_a_message_has_its_time_and_leaves_its_place() -> None:
     async def test() -> None:
         async with door(places=2, patience_s=0.2) as at:
@@ -157,6 +197,59 @@ def test_what_is_read_counts_until_it_is_answered() -> None:
                 await infer(message(MESSAGE_BYTES), metadata=by("small"))
             assert (await infer(message(), metadata=by("small"))).id == "a"
             await until(lambda: at.held.count == 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("compat", "code", "words"),
+    [
+        ("laxity", grpc.StatusCode.RESOURCE_EXHAUSTED, "requests hold 1000 bytes already, or "),
+        ("triton", grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size"),
+    ],
+)
+def test_what_the_door_refuses_is_said_as_all_else(compat: str, code: Any, words: str) -> None:
+    async def test() -> None:
+        async with (
+            door(held_bytes=1000, compat=compat) as at,
+            grpc.aio.insecure_channel(f"localhost:{at.port}") as c,
+        ):
+            stub = stubs.GRPCInferenceServiceStub(c)
+            stream = stub.ModelStreamInfer(metadata=by("slow"))
+            await stream.write(message(2000))
+            for asked in (stub.ModelInfer(message(2000), metadata=by("slow")), stream.read()):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await asked
+                assert refused.value.code() is code
+                assert words in (refused.value.details() or "")
+                assert dict(refused.value.trailing_metadata()) == {
+                    "laxity-code": "overloaded",
+                    "laxity-detail": '{"limit": "bytes"}',
+                    "retry-after": "1",
+                }
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "ü" * 100_000, "日" * 900, " " * 3000])
+def test_a_long_error_is_told_in_short(name: str) -> None:
+    """gRPC has its errors in trailers, and drops those that are too long for all they say."""
+
+    class Refusing(Slow):
+        async def ModelInfer(self, request: Any, context: Any) -> Any:
+            await abort(context, ModelNotFound(f"model {name!r}", {"name": name}), "laxity")
+
+    async def test() -> None:
+        async with (
+            door(service=Refusing()) as at,
+            grpc.aio.insecure_channel(f"localhost:{at.port}") as c,
+        ):
+            infer = stubs.GRPCInferenceServiceStub(c).ModelInfer
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await infer(message(), metadata=by("slow"))
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            assert f"model {name!r}".startswith(refused.value.details().rstrip("…"))
+            assert len(refused.value.details()) > 200
 
     run(test)
 
@@ -198,3 +291,55 @@ def test_what_is_no_message_is_said_so() -> None:
             assert at.held.count == 0
 
     run(test)
+
+
+def typed(**contents: Any) -> Any:
+    tensor = pb.ModelInferRequest.InferInputTensor(name="x")
+    for field, values in contents.items():
+        getattr(tensor.contents, field).extend(values)
+    return pb.ModelInferRequest(id="a", inputs=[tensor])
+
+
+EXPENSIVE = {
+    "numbers": typed(int_contents=[1] * (BESIDE_BYTES + 1)),
+    "texts": typed(bytes_contents=[b""] * BESIDE_BYTES),
+    "tensors": pb.ModelInferRequest(inputs=[typed().inputs[0]] * BESIDE_BYTES),
+    "raws": pb.ModelInferRequest(raw_input_contents=[b""] * BESIDE_BYTES),
+}
+
+
+@pytest.mark.parametrize("what", EXPENSIVE)
+def test_what_takes_more_memory_than_on_the_wire_is_refused_unread(what: str) -> None:
+    async def test() -> None:
+        async with door() as at, grpc.aio.insecure_channel(f"localhost:{at.port}") as c:
+            stub = stubs.GRPCInferenceServiceStub(c)
+            at.service.go_on.set()
+            with pytest.raises(grpc.aio.AioRpcError, match="the message has more than") as refused:
+                await stub.ModelInfer(EXPENSIVE[what], metadata=by("slow"))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert dict(refused.value.trailing_metadata())["laxity-code"] == "too_large"
+            stream = stub.ModelStreamInfer(metadata=by("slow"))
+            await stream.write(EXPENSIVE[what])
+            with pytest.raises(grpc.aio.AioRpcError, match="the message has more than"):
+                await stream.read()
+            assert at.service.begun == at.held.count == 0
+            for fine in (message(MESSAGE_BYTES), typed(int_contents=[1] * (BESIDE_BYTES - 100))):
+                assert (await stub.ModelInfer(fine, metadata=by("slow"))).id == "a"
+
+    run(test)
+
+
+@given(st.binary(max_size=200), st.integers(0, 300))
+@example(b"\xff" * 20, 0)
+@example(b"\x3a" + b"\xff" * 9 + b"\x7f", 0)
+@example(b"\x22\x00" * 10, 20)
+def test_any_bytes_are_either_little_beside_tensors_or_too_large(data: bytes, most: int) -> None:
+    """What is let through has no more than that as objects, whatever the bytes are."""
+    raw = message(100_000).SerializeToString() + data
+    try:
+        check_beside_tensors(raw, most)
+        read = pb.ModelInferRequest.FromString(raw)
+    except (TooLarge, DecodeError):
+        return
+    read.ClearField("raw_input_contents")
+    assert read.ByteSize() <= 4 * most  # an empty entry of a map is written with key and value

@@ -16,6 +16,7 @@ from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.http.coding import accepted_coding, decoded
 from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.door import HttpDoor
+from scheduler.ingress.http.limits import LEAST_RATE
 from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.tenants import Access, Tenant, hash_of
 from tests.ingress.memory_transport import Peer, a_door, echo, post, running, wait
@@ -58,6 +59,52 @@ def test_answers_go_in_order_and_too_many_questions_wait(door: HttpDoor) -> None
     echo(turns[0])
     assert peer.answers == [(200, b"%d" % number) for number in range(4)]
     assert not peer.transport.paused
+
+
+def test_a_question_that_has_to_wait_is_given_the_time(door: HttpDoor) -> None:
+    """Of a request that came in half before the connection was read no further, too."""
+    turns: list[Turn] = []
+    door.serve = turns.append
+    peer, last = Peer(door), post(b"last")
+    peer.send(b"".join(post(b"%d" % number) for number in range(4)) + last[:-2])
+    wait(door, 0.2)
+    for turn in turns:
+        echo(turn)
+    peer.send(last[-2:])
+    echo(turns[-1])
+    assert [body for _, body in peer.answers] == [b"0", b"1", b"2", b"3", b"last"]
+
+
+def test_all_that_was_asked_is_answered_before_the_door_closes(door: HttpDoor) -> None:
+    turns: list[Turn] = []
+    door.serve = turns.append
+    many, half, idle = Peer(door), Peer(door), Peer(door)
+    many.send(post(b"a") + post(b"b"))
+    half.send(post(b"c") + post(b"d")[:-1])
+    door.stop()
+    assert idle.transport.closed
+    half.send(b"d")
+    for turn in turns:
+        echo(turn)
+    for peer, bodies in ((many, [b"a", b"b"]), (half, [b"c", b"d"])):
+        assert [body for _, body in peer.answers] == bodies
+        assert peer.transport.closed
+        assert bytes(peer.transport.out).count(b"connection: close") == 1
+
+
+def test_a_head_is_as_long_as_it_is_wherever_it_begins(door: HttpDoor) -> None:
+    """What came before it in the same piece does not count."""
+    peer, whole = Peer(door), post(b"x")
+    peer.send(post(b"a" * (door.limits.head_bytes + 1)) + whole[:20])
+    peer.send(whole[20:])
+    assert [(status, len(body)) for status, body in peer.answers] == [
+        (200, door.limits.head_bytes + 1),
+        (200, 1),
+    ]
+    peer.send(b"GET /")
+    while not peer.transport.closed and len(peer.answers) == 2:
+        peer.send(b"x" * 100)
+    assert peer.answers[-1][0] == 431
 
 
 @pytest.mark.parametrize(
@@ -106,6 +153,15 @@ def test_all_bodies_together_are_bounded(door: HttpDoor) -> None:
     assert door.held.count == 0
 
 
+def test_what_the_door_refuses_is_said_in_the_words_that_are_asked_for(door: HttpDoor) -> None:
+    door.held.hold(Tenant(name="a"), door.limits.held_bytes)
+    for compat, status in (("laxity", 429), ("triton", 503)):
+        door.compat = compat
+        peer = Peer(door)
+        peer.send(post(b"abc"))
+        assert [found for found, _ in peer.answers] == [status]
+
+
 def test_slow_senders_are_told_so(door: HttpDoor) -> None:
     peers = [Peer(door) for _ in range(2)]
     peers[0].send(b"GET / HT")
@@ -120,6 +176,23 @@ def test_one_who_does_not_read_is_not_kept(door: HttpDoor) -> None:
     assert peer.transport.paused
     wait(door, 0.2)
     assert peer.transport.closed
+
+
+def test_one_who_reads_slowly_is_kept_as_long_as_he_reads_on(door: HttpDoor) -> None:
+    """An answer has as much time to go out as a request of its size has to come in."""
+    least = round(door.limits.request_s * LEAST_RATE)
+    peer = Peer(door)
+    peer.transport.unread = unread = [4 * least, *2 * [3 * least], *2 * [2 * least], least + 1]
+    peer.protocol.pause_writing()
+    while not peer.transport.closed:
+        assert not peer.answers
+        wait(door, 0.01)
+    assert unread == []
+    reader = Peer(door)
+    reader.protocol.pause_writing()
+    reader.protocol.resume_writing()
+    wait(door, 0.2)
+    assert not reader.transport.closed
 
 
 def test_idle_connections_make_room_and_busy_ones_do_not(door: HttpDoor) -> None:
@@ -178,6 +251,10 @@ def test_a_client_that_asks_first_is_told_to_go_on(door: HttpDoor) -> None:
     assert bytes(peer.transport.out) == b"HTTP/1.1 100 Continue\r\n\r\n"
     peer.send(b"abc")
     assert peer.answers[-1] == (200, b"abc")
+    door.access = Access([Tenant(name="a", tokens=(hash_of(TOKEN),))])
+    refused = Peer(door)
+    refused.send(post(b"abc", "Expect: 100-continue")[:-3])
+    assert [status for status, _ in refused.answers] == [401]
 
 
 def test_an_upgrade_is_not_taken_up(door: HttpDoor) -> None:
@@ -242,7 +319,10 @@ def test_what_a_body_becomes_counts_until_it_is_answered(door: HttpDoor) -> None
         turn.take_body(memoryview(bytes(door.limits.held_bytes + 1)))
     assert door.held.count == len(b"packed")
     turn.take_body(memoryview(bytes(5000)))
-    assert door.held.count == 5000
+    turn.hold_beside(1000)
+    with pytest.raises(Overloaded):
+        turn.hold_beside(door.limits.held_bytes)
+    assert door.held.count == 6000
     echo(turn)
     assert peer.answers == [(200, bytes(5000))]
     assert door.held.count == 0

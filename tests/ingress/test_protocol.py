@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from scheduler.ingress.oip.datatypes import (
 )
 from scheduler.ingress.oip.deadlines import LEAST_MS, Defaults, deadline_ms, priority
 from scheduler.ingress.oip.inference import Inferred
-from scheduler.ingress.oip.outcomes import refusal_of
+from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
 from scheduler.ingress.oip.request import InferRequest, Region, WantedOutput, flag, region_of
 from scheduler.ingress.oip.shared_memory import SharedMemory
@@ -217,11 +218,27 @@ def test_the_first_convention_found_wins(
     assert found == pytest.approx(expected_ms)
 
 
-def test_a_grpc_deadline_is_cut_to_what_the_box_allows() -> None:
+def test_what_is_no_wish_of_the_callers_is_cut_to_what_the_box_allows() -> None:
     allows = Defaults(10_000.0, {}, longest_ms=3_600_000.0)
     for grpc_s, expected_ms in ((7_200.0, 3_600_000.0), (1e12, 3_600_000.0), (0.0, LEAST_MS)):
         assert deadline_ms({}, {}, grpc_s, "m", ANYONE, allows) == expected_ms
-    assert deadline_ms({"timeout": 7_200_000_000}, {}, 1.0, "m", ANYONE, allows) == 7_200_000.0
+    assert deadline_ms({}, {}, None, "m", ANYONE, replace(allows, longest_ms=5.0)) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "headers", "said"),
+    [
+        ({"timeout": 7_200_000_000}, {}, "parameter 'timeout' asks for 7200 s"),
+        ({}, {"x-request-timeout-ms": "3600001"}, "x-request-timeout-ms asks for 3600.001 s"),
+        ({}, {"prefer": "wait=3601"}, "Prefer: wait asks for 3601 s"),
+    ],
+)
+def test_who_asks_for_more_time_than_the_box_allows_is_told_so_in_its_words(
+    parameters: dict[str, Any], headers: dict[str, str], said: str
+) -> None:
+    allows = Defaults(10_000.0, {}, longest_ms=3_600_000.0)
+    with pytest.raises(InvalidInput, match=f"{said}; this box allows 3600 s"):
+        deadline_ms(parameters, headers, None, "m", ANYONE, allows)
 
 
 def test_no_default_is_refused_for_being_longer_than_the_box_allows() -> None:
@@ -373,6 +390,19 @@ def test_memory_is_read_and_written_within_its_region(tmp_path: Path, key: str) 
             memory.read(ANYONE, part)
     with pytest.raises(InvalidInput, match="takes 5 bytes"):
         memory.write(ANYONE, Region("r", 0, 4), memoryview(b"abcde"))
+
+
+def test_a_request_takes_no_more_from_memory_than_from_its_body(tmp_path: Path, key: str) -> None:
+    """However large a region is by its own word, and however often it is named."""
+    memory = SharedMemory(tmp_path / "registry")
+    os.truncate(f"/dev/shm{key}", 1 << 50)  # a hole
+    memory.register(ANYONE, "r", key, 0, 1 << 50)
+    with pytest.raises(TooLarge, match="more than the 100 bytes"):
+        memory.reader(ANYONE, 100)(Region("r", 0, 1 << 50))
+    read = memory.reader(ANYONE, 100)
+    assert [len(read(Region("r", 0, size))) for size in (60, 40, 0)] == [60, 40, 0]
+    with pytest.raises(TooLarge):
+        read(Region("r", 0, 1))
 
 
 def test_a_region_that_shrinks_is_an_error_and_no_crash(tmp_path: Path, key: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import grpc
 
-from scheduler.errors import LaxityError
 from scheduler.ingress.oip.callers import tenant_of
 from scheduler.ingress.oip.outcomes import refusal_of
 from scheduler.tenants import OWNER, Access, Tenant
+
+_MOST_BYTES = 3000
+"""Of a message or its figures: gRPC's clients take 8 KB of trailers, and say of longer ones that
+they are too long instead of what they hold."""
 
 _NAMES = ("x509_subject_alternative_name", "x509_common_name")
 
@@ -56,9 +61,29 @@ def _certificate_names(context: Any) -> tuple[str, ...]:
     return tuple(name.decode("utf-8", "replace") for kind in _NAMES for name in found.get(kind, ()))
 
 
-async def abort(context: Any, error: LaxityError) -> NoReturn:
-    """Ends a call with an error."""
-    refusal = refusal_of(error)
+def _shortened(message: str) -> str:
+    """A message that fits, written with three letters for each byte beyond ASCII."""
+    if len(quote(message)) <= _MOST_BYTES:
+        return message
+    return message[: _MOST_BYTES // 12] + "…"
+
+
+async def abort(context: Any, error: BaseException, compat: str) -> NoReturn:
+    """Ends a call with an error; its code and figures go as metadata.
+
+    Args:
+        context: The call's.
+        error: What it ends with.
+        compat: Whose codes and messages it has, as in `refusal_of`.
+    """
+    refusal = refusal_of(error, compat)
+    detail = json.dumps(refusal.detail, default=str)
+    metadata = [
+        ("laxity-code", refusal.code),
+        ("laxity-detail", detail if len(detail) <= _MOST_BYTES else "{}"),
+    ]
+    if refusal.retry_after_s is not None:
+        metadata.append(("retry-after", str(refusal.retry_after_s)))
     status = getattr(grpc.StatusCode, refusal.grpc)
-    await context.abort(status, refusal.message, (("laxity-code", refusal.code),))
+    await context.abort(status, _shortened(refusal.message), tuple(metadata))
     raise AssertionError("abort raises")

@@ -19,6 +19,7 @@ from scheduler.ingress.oip.datatypes import (
 )
 from scheduler.ingress.oip.encoded import PARAMETER, encoded_input
 from scheduler.ingress.oip.inference import Inferred
+from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.ingress.oip.outputs import OutputTensor
 from scheduler.ingress.oip.parameters import echoed, how_it_went
 from scheduler.ingress.oip.request import (
@@ -28,7 +29,15 @@ from scheduler.ingress.oip.request import (
     region_of,
     wanted_output,
 )
-from scheduler.wire import MAX_TENSORS
+from scheduler.texts import MOST_ELEMENTS
+from scheduler.wire import MAX_DIMENSIONS, MAX_TENSORS
+
+_RAW = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_LITTLE_BYTES = 64 * 1024
+_MOST_PARTS = 4 * MAX_TENSORS
+_LONGEST_VARINT = 10
+_FIXED = {1: 8, 5: 4}
+"""The bytes of the wire types that have always as many."""
 
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -44,6 +53,54 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+
+
+def check_beside_tensors(raw: bytes, most_bytes: int) -> None:
+    """Nothing, where what a message holds beside `raw_input_contents` is little.
+
+    Only tensors as bytes take the memory that they have on the wire: an empty tensor has two bytes
+    there and 150 as an object, a number of one byte becomes an object of its own. So this
+    looks at the message's parts before any of them is read.
+
+    Args:
+        raw: The message; one that can't be followed is left to who reads it.
+        most_bytes: How much it may be.
+
+    Raises:
+        TooLarge: It is more, or in too many parts.
+    """
+    if len(raw) <= _LITTLE_BYTES:
+        return
+    at, beside = 0, 0
+    for _ in range(_MOST_PARTS):
+        start = at
+        tag, at = _varint(raw, at)
+        if tag & 7 == 2:
+            size, at = _varint(raw, at)
+            at += size
+        elif tag & 7:
+            at += _FIXED.get(tag & 7, 0)
+        else:
+            _, at = _varint(raw, at)
+        beside += 0 if tag == _RAW << 3 | 2 else at - start
+        if beside > most_bytes:
+            raise TooLarge(
+                f"the message has more than {most_bytes} bytes beside raw_input_contents; send "
+                "tensors as raw_input_contents"
+            )
+        if at >= len(raw):
+            return
+    raise TooLarge(f"the message has more than {_MOST_PARTS} parts")
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends; the message's end where there is none."""
+    value = 0
+    for index, byte in enumerate(raw[at : at + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    return 0, len(raw)
 
 
 def parsed(message: Any, read_region: ReadRegion) -> InferRequest:
@@ -107,7 +164,8 @@ def put(parameters: Any, values: Mapping[str, Any]) -> None:
         if isinstance(value, bool):
             parameters[name].bool_param = value
         elif isinstance(value, int):
-            parameters[name].int64_param = value
+            kind = "int64_param" if value < 2**63 else "uint64_param"
+            setattr(parameters[name], kind, value)
         elif isinstance(value, float):
             parameters[name].double_param = value
         else:
@@ -127,7 +185,7 @@ def _inputs(
         if name in arrays or name in encoded:
             raise InvalidInput(f"input {name!r} appears twice")
         datatype = checked_datatype(name, tensor.datatype)
-        shape = checked_shape(name, list(tensor.shape))
+        shape = checked_shape(name, list(tensor.shape[: MAX_DIMENSIONS + 1]))
         parameters = values_of(tensor.parameters)
         region = region_of(parameters)
         content: memoryview | bytes
@@ -162,6 +220,8 @@ def _typed(name: str, datatype: str, shape: list[int], contents: Any) -> Array:
         raise InvalidInput(f"input {name!r} is {datatype}: it goes as raw_input_contents alone")
     values = getattr(contents, field)
     if datatype == "BYTES":
+        if len(values) > MOST_ELEMENTS:
+            raise InvalidInput(f"BYTES tensor {name!r} has more than {MOST_ELEMENTS} elements")
         return from_bytes(name, datatype, shape, bytes_of(list(values)))
     if datatype in ("FP32", "FP64"):
         array = np.array(values, np.float32 if datatype == "FP32" else np.float64)

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.ingress.grpc.callers import Callers, abort
+from scheduler.ingress.grpc.messages import check_beside_tensors
 from scheduler.ingress.held import Held
 from scheduler.ingress.oip.outcomes import TooSlow
 from scheduler.tenants import Tenant
@@ -27,15 +28,20 @@ class Places:
     Args:
         count: How many are read at once.
         patience_s: How long one may take to come in, in seconds.
+        compat: Whose status codes and messages refusals have.
+
+    Attributes:
+        compat: The same.
     """
 
-    def __init__(self, count: int, patience_s: float) -> None:
+    def __init__(self, count: int, patience_s: float, compat: str = "laxity") -> None:
         """All are free."""
         self._all = asyncio.Semaphore(count)
         each = max(1, int(_MOST_OF_ONE * count))
         self._of: defaultdict[str, asyncio.Semaphore]
         self._of = defaultdict(partial(asyncio.Semaphore, each))
         self._patience_s = patience_s
+        self.compat = compat
         self._loop = asyncio.get_running_loop()
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -50,7 +56,7 @@ class Places:
 
     def _end(self, context: Any) -> None:
         error = TooSlow("the message did not come in in time")
-        task = self._loop.create_task(abort(context, error))
+        task = self._loop.create_task(abort(context, error, self.compat))
         self._endings.add(task)
         task.add_done_callback(self._ended)
 
@@ -66,16 +72,28 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     Args:
         callers: Tells who calls, before anything is read.
         held: Counts the bytes of messages that are there.
+        calls: Counts calls of one message, from before it is read until they end.
         streams: Counts calls of many messages, each of which reads one at any time.
         places: Where all other calls read theirs.
+        most_beside: How many bytes of a message may be something else than tensors as bytes.
     """
 
-    def __init__(self, callers: Callers, held: Held, streams: Held, places: Places) -> None:
+    def __init__(
+        self,
+        callers: Callers,
+        held: Held,
+        calls: Held,
+        streams: Held,
+        places: Places,
+        most_beside: int,
+    ) -> None:
         """Nothing is read."""
         self._callers = callers
         self._held = held
+        self._calls = calls
         self._streams = streams
         self._places = places
+        self._most_beside = most_beside
         self._known: dict[str, Any] = {}
 
     async def intercept_service(
@@ -101,20 +119,28 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _one_to_one(self, handler: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         async def answer(_requests: Any, context: Any) -> Any:
-            tenant, size, message = await self._read(handler, context)
+            tenant = await self._enter(context)
             try:
-                return await handler.unary_unary(message, context)
+                size, message = await self._read(handler, tenant, context)
+                try:
+                    return await handler.unary_unary(message, context)
+                finally:
+                    self._held.release(tenant, size)
             finally:
-                self._held.release(tenant, size)
+                self._calls.release(tenant, 1)
 
         return answer
 
     def _one_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
         async def answer(_requests: Any, context: Any) -> AsyncIterator[Any]:
-            tenant, size, message = await self._read(handler, context)
-            self._held.release(tenant, size)
-            async for response in handler.unary_stream(message, context):
-                yield response
+            tenant = await self._enter(context)
+            try:
+                size, message = await self._read(handler, tenant, context)
+                self._held.release(tenant, size)
+                async for response in handler.unary_stream(message, context):
+                    yield response
+            finally:
+                self._calls.release(tenant, 1)
 
         return answer
 
@@ -122,52 +148,51 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """For methods that answer each message once, in their order."""
 
         async def answer(requests: Any, context: Any) -> AsyncIterator[Any]:
-            tenant = await self._admitted(context)
+            tenant = await self._enter(context, self._streams)
             sizes: deque[int] = deque()
 
             async def messages() -> AsyncIterator[Any]:
                 async for raw in requests:
                     self._held.hold(tenant, len(raw))
                     sizes.append(len(raw))
-                    yield _parsed(handler, raw)
+                    yield self._parsed(handler, raw)
 
             try:
                 async for response in handler.stream_stream(messages(), context):
                     self._held.release(tenant, sizes.popleft())
                     yield response
             except LaxityError as error:
-                await abort(context, error)
+                await abort(context, error, self._places.compat)
             finally:
                 self._streams.release(tenant, 1)
                 self._held.release(tenant, sum(sizes))
 
         return answer
 
-    async def _read(self, handler: Any, context: Any) -> tuple[Tenant, int, Any]:
-        """Who calls, and the call's only message, whose size counts as held from here on."""
+    async def _read(self, handler: Any, tenant: Tenant, context: Any) -> tuple[int, Any]:
+        """The call's only message, and its size, which counts as held from here on."""
         try:
-            tenant = self._callers.tenant(context)
             raw = await self._places.read(tenant, context)
             if raw is grpc.aio.EOF:
                 raise InvalidInput("the call has no message")
-            message = _parsed(handler, raw)
+            message = self._parsed(handler, raw)
             self._held.hold(tenant, len(raw))
         except LaxityError as error:
-            await abort(context, error)
-        return tenant, len(raw), message
+            await abort(context, error, self._places.compat)
+        return len(raw), message
 
-    async def _admitted(self, context: Any) -> Tenant:
-        """Who calls, once there is room for one more stream."""
+    async def _enter(self, context: Any, room: Held | None = None) -> Tenant:
+        """Who calls, once there is room for one more call of the kind."""
         try:
             tenant = self._callers.tenant(context)
-            self._streams.hold(tenant, 1)
+            (room or self._calls).hold(tenant, 1)
         except LaxityError as error:
-            await abort(context, error)
+            await abort(context, error, self._places.compat)
         return tenant
 
-
-def _parsed(handler: Any, raw: bytes) -> Any:
-    try:
-        return handler.request_deserializer(raw)
-    except DecodeError:
-        raise InvalidInput("the message is not of the kind that this method takes") from None
+    def _parsed(self, handler: Any, raw: bytes) -> Any:
+        check_beside_tensors(raw, self._most_beside)
+        try:
+            return handler.request_deserializer(raw)
+        except DecodeError:
+            raise InvalidInput("the message is not of the kind that this method takes") from None

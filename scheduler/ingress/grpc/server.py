@@ -44,12 +44,16 @@ class GrpcServer:
     ) -> None:
         """Not yet open."""
         doors = config.doors
+        calls = 2 * config.limits.connections  # so that one tenant may have as many as before it
         self._callers = Callers(access)
+        held = Held(doors.held_mb * 10**6)
         reading = Reading(
             self._callers,
-            Held(doors.held_mb * 10**6),
+            held,
+            Held(calls, "calls", most_of_one=0.5),
             Held(doors.grpc_messages, "streams"),
-            Places(doors.grpc_messages, doors.request_s),
+            Places(doors.grpc_messages, doors.request_s, doors.compat),
+            doors.json_mb * 10**6,
         )
         self._addresses = addresses
         self._tls = config.tls
@@ -57,12 +61,12 @@ class GrpcServer:
         self._server = grpc.aio.server(
             interceptors=(reading,),
             options=_options(config),
-            maximum_concurrent_rpcs=config.limits.connections,
+            maximum_concurrent_rpcs=calls + doors.grpc_messages,
         )
         inference = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
         health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         stubs.add_GRPCInferenceServiceServicer_to_server(
-            InferenceService(service, self._callers), self._server
+            InferenceService(service, self._callers, held), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(
             HealthService(service, (inference,)), self._server

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
 from typing import Any
 
-import grpc
 import structlog
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as config_pb
@@ -19,8 +17,9 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import InvalidInput, LaxityError, Unavailable
-from scheduler.ingress.grpc.callers import Callers
+from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
+from scheduler.ingress.held import Held
 from scheduler.ingress.oip.admin import Admin
 from scheduler.ingress.oip.deadlines import deadline_ms, left_ms, priority
 from scheduler.ingress.oip.encoded import is_exact, restored
@@ -36,6 +35,7 @@ from scheduler.ingress.oip.outcomes import Refusal, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
 from scheduler.ingress.oip.request import Region, flag
 from scheduler.ingress.oip.service import Service
+from scheduler.tenants import Tenant
 
 _STREAM_REQUESTS = 64
 """How many requests of one stream are under way at once."""
@@ -66,28 +66,22 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     Args:
         service: What answers need.
         callers: Tells who calls.
+        held: Counts what requests have in memory beside their messages.
     """
 
-    def __init__(self, service: Service, callers: Callers) -> None:
+    def __init__(self, service: Service, callers: Callers, held: Held) -> None:
         """Nothing is under way."""
+        self._held = held
         self._service = service
         self._box = service.box
         self._callers = callers
         self._admin = Admin(service)
 
     async def abort(self, context: Any, error: BaseException) -> None:
-        """Ends a call with an error; its detail goes as metadata."""
+        """Ends a call with an error."""
         if not isinstance(error, LaxityError):
             log.error("call failed in the door", error=repr(error), exc_info=error)
-        refusal = refusal_of(error, self._service.compat)
-        metadata = [
-            ("laxity-code", refusal.code),
-            ("laxity-detail", json.dumps(refusal.detail, default=str)),
-        ]
-        if refusal.retry_after_s is not None:
-            metadata.append(("retry-after", str(refusal.retry_after_s)))
-        status = getattr(grpc.StatusCode, refusal.grpc)
-        await context.abort(status, refusal.message, tuple(metadata))
+        await abort(context, error, self._service.compat)
 
     # -- health and metadata
 
@@ -159,38 +153,30 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
         An error concerns its own request, whose id the answer carries.
         """
-        tasks: deque[asyncio.Task[Any]] = deque()
+        asked: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
+        under_way: set[asyncio.Task[Any]] = set()
         free = asyncio.Semaphore(_STREAM_REQUESTS)
-        arrived = asyncio.Event()
-        ended = False
 
         async def read() -> None:
-            nonlocal ended
-            async for request in request_iterator:
-                await free.acquire()
-                tasks.append(asyncio.create_task(self._stream_one(request, context)))
-                arrived.set()
-            ended = True
-            arrived.set()
+            try:
+                async for request in request_iterator:
+                    await free.acquire()
+                    task = asyncio.create_task(self._stream_one(request, context))
+                    under_way.add(task)
+                    asked.put_nowait(task)
+            finally:
+                asked.put_nowait(None)
 
         reading = asyncio.create_task(read())
         try:
-            while not ended or tasks:
-                if not tasks:
-                    arrived.clear()
-                    await asyncio.wait(
-                        [reading, asyncio.create_task(arrived.wait())],
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if reading.done() and not ended:
-                        reading.result()
-                    continue
-                response = await tasks[0]
-                tasks.popleft()
+            while (task := await asked.get()) is not None:
+                response = await task
+                under_way.discard(task)
                 free.release()
                 yield response
+            await reading
         finally:
-            for task in (reading, *tasks):
+            for task in (reading, *under_way):
                 task.cancel()
 
     async def _stream_one(self, request: Any, context: Any) -> Any:
@@ -205,19 +191,44 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             return _stream_error(request, refusal_of(error, self._service.compat))
 
     async def _infer(self, message: Any, context: Any, ends_call: bool) -> tuple[Any, Outcome]:
-        service, tenant = self._service, self._callers.tenant(context)
+        tenant, held = self._callers.tenant(context), 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            self._held.hold(tenant, count)
+            held += count
+
+        try:
+            return await self._inferred(message, context, ends_call, tenant, hold)
+        finally:
+            self._held.release(tenant, held)
+
+    async def _inferred(
+        self,
+        message: Any,
+        context: Any,
+        ends_call: bool,
+        tenant: Tenant,
+        hold: Callable[[int], None],
+    ) -> tuple[Any, Outcome]:
+        service = self._service
         grpc_s = context.time_remaining() if ends_call else None
         if service.draining:
             raise Unavailable("the box is shutting down")
         tenant.check_model(message.model_name)
-        info = self._box.known(message.model_name) or await self._box.model(message.model_name)
+        named = message.model_name, message.model_version
+        info = self._box.known(*named) or await self._box.model(*named)
+
+        reader = service.memory.reader(tenant, service.body_bytes)
 
         def read_region(region: Region) -> memoryview:
-            return service.memory.read(tenant, region)
+            hold(region.size)
+            return reader(region)
 
         request = parsed(message, read_region)
         if request.encoded:
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)
+            hold(sum(array.nbytes for array in request.inputs.values()))
         headers, parameters = self._callers.headers(context), request.parameters
         given_ms = deadline_ms(parameters, headers, grpc_s, info.name, tenant, service.defaults)
         terms = Terms(

@@ -11,6 +11,7 @@ import httptools
 
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.ingress.held import Held
+from scheduler.ingress.http.limits import LEAST_RATE
 from scheduler.ingress.http.messages import Request, Response, as_refusal, written
 from scheduler.ingress.http.reading import Incoming
 from scheduler.ingress.oip.outcomes import TooSlow, refusal_of
@@ -28,7 +29,7 @@ class Turn:
     Args:
         flush: Says the answers that are there, in order.
         request: What was asked.
-        held: Counts the request's body.
+        held: Counts the request's body, and what else it has in memory.
 
     Attributes:
         request: What was asked.
@@ -36,12 +37,13 @@ class Turn:
         on_gone: Called if the client goes away before the answer.
     """
 
-    __slots__ = ("_flush", "_held", "on_gone", "request", "response")
+    __slots__ = ("_beside", "_flush", "_held", "on_gone", "request", "response")
 
     def __init__(self, flush: Callable[[], None], request: Request, held: Held) -> None:
         """Not yet answered."""
         self._flush = flush
         self._held = held
+        self._beside = 0
         self.request = request
         self.response: Response | None = None
         self.on_gone: Callable[[], None] | None = None
@@ -55,6 +57,19 @@ class Turn:
         request = self.request
         self._held.hold(request.tenant, len(body) - len(request.body))
         request.body = body
+
+    def hold_beside(self, count: int) -> None:
+        """Counts bytes that the request has in memory beside its body.
+
+        Raises:
+            Overloaded: There are too many bytes, of all or of this tenant.
+        """
+        self._held.hold(self.request.tenant, count)
+        self._beside += count
+
+    def release(self) -> None:
+        """Counts all of it out: it is answered, or nobody waits for it."""
+        self._held.release(self.request.tenant, len(self.request.body) + self._beside)
 
     def answer(self, response: Response) -> None:
         """Says the answer, once those before it are out."""
@@ -125,16 +140,15 @@ class Connection(asyncio.BufferedProtocol):
         self._door.leave(self)
         turns, self._turns = self._turns, deque()
         for turn in turns:
-            self._door.held.release(turn.request.tenant, len(turn.request.body))
+            turn.release()
             if turn.on_gone is not None:
                 turn.on_gone()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: it gets some time, and no further ones."""
+        """The client reads slower than it is answered: nothing further is taken meanwhile."""
         self._paused = True
         self._read(False)
-        self._stop_timer()
-        self._timer = self._loop.call_later(self._door.limits.request_s, self.abort)
+        self._expect_reading()
 
     def resume_writing(self) -> None:
         """It reads again."""
@@ -157,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         """A request is there that was refused for its headers."""
         turn = Turn(self.flush, request, self._door.held)
         self._turns.append(turn)
-        turn.answer(as_refusal(refusal_of(error)))
+        turn.answer(as_refusal(refusal_of(error, self._door.compat)))
 
     def go_on(self) -> None:
         """Tells a client that asks first to send its body, unless other answers come before."""
@@ -169,9 +183,11 @@ class Connection(asyncio.BufferedProtocol):
         out: list[Any] = []
         keep = True
         while self._turns and keep and (response := self._turns[0].response) is not None:
-            request = self._turns.popleft().request
-            self._door.held.release(request.tenant, len(request.body))
-            keep = request.keep_alive
+            turn = self._turns.popleft()
+            request = turn.request
+            turn.release()
+            over = self._door.closing and not self._turns and not self._incoming.busy
+            keep = request.keep_alive and not over
             out += written(response, keep, request.is_head)
         if not out or self._transport is None:
             return
@@ -179,6 +195,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(out[0])
         else:
             self._transport.writelines(out)
+        if self._paused:
+            self._expect_reading()
         if not keep:
             self._end()
         elif not self._turns:
@@ -187,11 +205,9 @@ class Connection(asyncio.BufferedProtocol):
             self._watch()
 
     def say_goodbye(self) -> None:
-        """Closes as soon as nothing is under way."""
+        """Closes if nothing is under way; otherwise the last answer does."""
         if not self._turns and not self._incoming.busy:
             self.close()
-        for turn in self._turns:
-            turn.request.keep_alive = False
 
     def close(self) -> None:
         """Closes once what was written is out."""
@@ -208,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _feed(self, data: memoryview) -> None:
         incoming = self._incoming
+        before = incoming.busy, incoming.begun
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -222,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
             if incoming.refusal is None:
                 incoming.refusal = InvalidInput(f"not HTTP/1.1: {error}")
         else:
-            incoming.count_head(len(data))
+            incoming.count_head(len(data), *before)
 
     def _refuse_rest(self, error: LaxityError) -> None:
         """Answers what can't be followed, throws away what still comes, and closes."""
@@ -231,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         self._incoming.drop()
         self._stop_timer()
         self._turns.append(turn)
-        turn.answer(as_refusal(refusal_of(error)))
+        turn.answer(as_refusal(refusal_of(error, self._door.compat)))
 
     def _end(self) -> None:
         """Closes; where the client still sends, after it has had time to read the answer."""
@@ -252,7 +269,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._incoming.busy:
             self._door.busy(self)
-            if self._timer is None:
+            if len(self._turns) >= self._door.limits.pipelined:
+                self._stop_timer()  # the rest of the request is not read yet
+            elif self._timer is None:
                 patience_s = self._door.limits.patience_s(self._incoming.declared)
                 self._timer = self._loop.call_later(patience_s, self._too_slow)
             return
@@ -261,6 +280,22 @@ class Connection(asyncio.BufferedProtocol):
             self._door.busy(self)
         else:
             self._door.idle(self)
+
+    def _expect_reading(self) -> None:
+        """Gives the client some time, and again as long as it reads on at the least rate."""
+        self._stop_timer()
+        if self._transport is None:
+            return
+        limits, unread = self._door.limits, self._transport.get_write_buffer_size()
+
+        def look() -> None:
+            left = self._transport.get_write_buffer_size() if self._transport is not None else 0
+            if unread - left < limits.request_s * LEAST_RATE:
+                self.abort()
+            else:
+                self._expect_reading()
+
+        self._timer = self._loop.call_later(limits.request_s, look)
 
     def _too_slow(self) -> None:
         self._timer = None

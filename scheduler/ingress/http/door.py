@@ -48,19 +48,28 @@ class HttpDoor:
         limits: What is taken at most.
         access: Who may come in.
         serve: Answers a request.
+        compat: Whose status codes and messages refusals have.
 
     Attributes:
         limits: What is taken at most.
         access: Who may come in; may be replaced.
         serve: Answers a request.
+        compat: Whose status codes and messages refusals have.
         scratch: Where bytes are read before it is known whose they are; filled and parsed in one
             go, so one is enough for all connections.
         closing: Whether connections close after the answer.
         held: Counts the bytes of bodies, until they are answered.
     """
 
-    def __init__(self, limits: HttpLimits, access: Access, serve: Callable[[Turn], None]) -> None:
+    def __init__(
+        self,
+        limits: HttpLimits,
+        access: Access,
+        serve: Callable[[Turn], None],
+        compat: str = "laxity",
+    ) -> None:
         """Open, with nobody in."""
+        self.compat = compat
         self.limits = limits
         self.access = access
         self.serve = serve

@@ -72,10 +72,7 @@ class EmbeddedDoor:
         request = Request(
             "GET" if method == "HEAD" else method, path, joined, whole, tenant, keep_alive=True
         )
-        try:
-            return await self._serve(request)
-        finally:
-            self._door.held.release(tenant, len(request.body))
+        return await self._serve(request)
 
     async def _read_in_time(
         self, tenant: Tenant, headers: Mapping[str, str], body: AsyncIterator[bytes]
@@ -114,9 +111,10 @@ class EmbeddedDoor:
                 answered.set_result(turn.response)
 
         turn = Turn(flush, request, self._door.held)
-        self._door.serve(turn)
         try:
+            self._door.serve(turn)
             return await answered
         finally:
+            turn.release()
             if turn.on_gone is not None:
                 turn.on_gone()

@@ -129,7 +129,7 @@ class InferTurns:
         if service.draining:
             self._turns.refuse(turn, Unavailable("the box is shutting down"))
             return
-        info = service.box.known(model)
+        info = service.box.known(model, version)
         if info is None or "content-encoding" in headers:
             self._turns.start(turn, self._prepare(turn, model, version))
             return
@@ -141,7 +141,8 @@ class InferTurns:
     async def _prepare(self, turn: Turn, model: str, version: str) -> None:
         request = turn.request
         request.tenant.check_model(model)
-        info = self._service.box.known(model) or await self._service.box.model(model)
+        box = self._service.box
+        info = box.known(model, version) or await box.model(model, version)
         if coding := request.headers.get("content-encoding"):
             turn.take_body(await self._decoded(request.body, coding))
         self._begin(turn, info, version, request.body)
@@ -157,10 +158,13 @@ class InferTurns:
     def _begin(self, turn: Turn, info: ModelInfo, version: str, body: memoryview) -> None:
         service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
 
-        def read_region(region: Region) -> memoryview:
-            return service.memory.read(tenant, region)
-
         tenant.check_model(info.name)
+        reader = service.memory.reader(tenant, service.body_bytes)
+
+        def read_region(region: Region) -> memoryview:
+            turn.hold_beside(region.size)
+            return reader(region)
+
         request = parsed(info, version, headers, body, self._limits.json_bytes, read_region)
         if request.encoded:
             self._turns.start(turn, self._restore(turn, info, request))
@@ -169,7 +173,9 @@ class InferTurns:
 
     async def _restore(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
         most_bytes = self._service.body_bytes
-        self._ask(turn, info, await asyncio.to_thread(restored, info, request, most_bytes))
+        request = await asyncio.to_thread(restored, info, request, most_bytes)
+        turn.hold_beside(sum(array.nbytes for array in request.inputs.values()))
+        self._ask(turn, info, request)
 
     def _ask(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
         service, headers, tenant = self._service, turn.request.headers, turn.request.tenant

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LEAST_RATE = 1e5
+"""Bytes per second at which bodies come in, and long answers are read, at least."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
@@ -17,7 +20,7 @@ class HttpLimits:
         connections: Open connections; an idle one makes room for a new one.
         pipelined: Requests of one connection that are answered at once.
         items: The batch dimension of one request.
-        request_s: How long a request may take to come in, and as long an answer to be taken.
+        request_s: How long a request may take to come in, or an answer not to be read on.
         idle_s: How long a connection may be idle.
     """
 
@@ -32,5 +35,5 @@ class HttpLimits:
     idle_s: float
 
     def patience_s(self, size: int) -> float:
-        """How long a body of some size may take: a second more for each 100 KB."""
-        return self.request_s + size / 1e5
+        """How long a body of some size may take."""
+        return self.request_s + size / LEAST_RATE

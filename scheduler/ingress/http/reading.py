@@ -30,6 +30,7 @@ class Incoming:
         refusal: Why this request and all that follows can't be taken.
         busy: Whether a part of a request is there.
         declared: How large its body is, by its own word.
+        begun: How many requests have begun.
     """
 
     def __init__(self, connection: Connection, door: HttpDoor) -> None:
@@ -38,6 +39,7 @@ class Incoming:
         self._door = door
         self.caller: Caller | None = None
         self.refusal: LaxityError | None = None
+        self.begun = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -62,6 +64,7 @@ class Incoming:
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        self.begun += 1
         if self.refusal is None:
             self._reset()
             self.busy = self._in_head = True
@@ -99,7 +102,8 @@ class Incoming:
             self._check_size(self.declared)
         except LaxityError as error:
             self._error = error
-            if self.declared > _IN_PLACE_BYTES or "transfer-encoding" in headers:
+            waits = "expect" in headers
+            if waits or self.declared > _IN_PLACE_BYTES or "transfer-encoding" in headers:
                 self.refusal = error
             return
         if headers.get("expect", "").lower() == "100-continue":
@@ -179,9 +183,16 @@ class Incoming:
         self.on_message_complete()
         return True
 
-    def count_head(self, count: int) -> None:
-        """Bounds a header that never ends, of which the parser tells nothing before its end."""
-        if self._in_head:
+    def count_head(self, count: int, was_busy: bool, begun: int) -> None:
+        """Bounds a header that never ends, of which the parser tells nothing before its end.
+
+        Args:
+            count: How many bytes were parsed. They count where all are the head's: behind other
+                requests in the same piece nobody tells where it began.
+            was_busy: Whether a part of a request was there before them.
+            begun: How many requests had begun before them.
+        """
+        if self._in_head and self.begun - begun == (not was_busy):
             self._fed += count
             self._add_head(0, at_least=self._fed)
 

@@ -41,7 +41,7 @@ class HttpServer:
         """Not yet open."""
         limits = http_limits(config)
         routes = Routes(service, limits, lambda error: self._door.log_failure(error))
-        self._door = HttpDoor(limits, access, routes.serve)
+        self._door = HttpDoor(limits, access, routes.serve, service.compat)
         self._sockets = sockets
         self._tls = config.tls
         self._context = (

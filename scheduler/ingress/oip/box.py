@@ -218,9 +218,13 @@ class Box:
             self._snapshot = self._loop.create_task(self._look())
         return await asyncio.shield(self._snapshot)
 
-    def known(self, model: str) -> ModelInfo | None:
-        """A model's signature, where it has been looked up before; it does not change."""
-        return self._signatures.get(model)
+    def known(self, model: str, variant: str = "") -> ModelInfo | None:
+        """A model's signature, where it has been looked up before; it does not change.
+
+        A variant that is asked for has to be known as well: targets beyond the box bring others.
+        """
+        info = self._signatures.get(model)
+        return info if info is None or not variant or variant in info.variants else None
 
     async def model(self, name: str, variant: str = "") -> ModelInfo:
         """A model as it is now.

@@ -43,8 +43,8 @@ class Defaults:
     Attributes:
         any_ms: The deadline of requests for any model that name none.
         by_model_ms: That of requests for one model.
-        longest_ms: What the box allows, in place of a default that is longer, or of a gRPC
-            deadline that is farther away: that only says for how long its caller would wait.
+        longest_ms: What the box allows, in place of a default or a gRPC deadline that is farther
+            away: that only says for how long its caller would wait at most.
     """
 
     any_ms: float
@@ -77,20 +77,22 @@ def deadline_ms(
         defaults: What holds where nobody said anything.
 
     Raises:
-        InvalidInput: The first convention that is used is used wrongly.
+        InvalidInput: The first convention that is used is used wrongly, or asks for more than the
+            box allows.
     """
+    longest_ms = min(defaults.longest_ms, MAX_DEADLINE_MS)
     if timeout_us := integer(parameters, "timeout"):
-        return timeout_us / 1e3
+        return _allowed("parameter 'timeout'", timeout_us / 1e3, longest_ms)
     if grpc_s is not None:
-        return min(max(grpc_s * 1e3, LEAST_MS), defaults.longest_ms, MAX_DEADLINE_MS)
+        return min(max(grpc_s * 1e3, LEAST_MS), longest_ms)
     for name, factor in _HEADERS_MS:
         if name in headers:
-            return _positive(name, headers[name]) * factor
+            return _allowed(name, _positive(name, headers[name]) * factor, longest_ms)
     if (prefer := headers.get("prefer")) and (found := _WAIT.search(prefer)):
-        return _positive("Prefer: wait", found[1]) * 1e3
+        name = "Prefer: wait"
+        return _allowed(name, _positive(name, found[1]) * 1e3, longest_ms)
     named = defaults.by_model_ms.get(model) or tenant.default_deadline_ms
-    # Whoever named none can't be refused for it: no default is beyond what the box allows.
-    return min(named or defaults.any_ms, defaults.longest_ms, MAX_DEADLINE_MS)
+    return min(named or defaults.any_ms, longest_ms)
 
 
 def left_ms(given_ms: float, spent_ns: int) -> float:
@@ -111,6 +113,15 @@ def priority(parameters: Parameters, headers: Mapping[str, str]) -> int | None:
         urgency = int(found[1])
         return urgency if urgency <= LOWEST_PRIORITY else None
     return None
+
+
+def _allowed(name: str, value_ms: float, longest_ms: float) -> float:
+    if value_ms > longest_ms:
+        raise InvalidInput(
+            f"{name} asks for {value_ms / 1e3:.12g} s; this box allows {longest_ms / 1e3:.12g} s "
+            "(limits.max_budget_s)"
+        )
+    return value_ms
 
 
 def _positive(name: str, text: str) -> float:

@@ -122,7 +122,7 @@ class Inference:
         self, index: int, request: InferRequest, inputs: Arrays, terms: Terms, size: int | None
     ) -> Call:
         if size is not None and size > 1:
-            inputs = {name: array[index : index + 1] for name, array in inputs.items()}
+            inputs = {n: np.atleast_1d(array)[index : index + 1] for n, array in inputs.items()}
         return self._box.call(
             request.model,
             inputs,
@@ -175,17 +175,21 @@ def _for_model(info: ModelInfo, inputs: Arrays) -> Arrays:
 
 
 def _batch_size(info: ModelInfo, inputs: Arrays, most_items: int) -> int | None:
-    """How many items the tensors hold in a batch dimension; None where they have none."""
+    """How many items the tensors hold in a batch dimension; None where they have none.
+
+    Tensors that are no inputs of the model say nothing here; the scheduler names them.
+    """
     if not info.batched:
         return None
     ranks = {spec["name"]: len(spec["shape"]) for spec in info.inputs}
     sizes = {
-        array.shape[0] if array.ndim == ranks.get(name, array.ndim) + 1 else None
+        array.shape[0] if array.ndim == ranks[name] + 1 else None
         for name, array in inputs.items()
+        if name in ranks
     }
-    if len(sizes) != 1:
+    if len(sizes) > 1:
         raise InvalidInput("either all inputs have a batch dimension of the same size, or none")
-    size = sizes.pop()
+    size = sizes.pop() if sizes else None
     if size is not None and not 1 <= size <= most_items:
         raise InvalidInput(f"a request holds 1 to {most_items} items, not {size}")
     return size

@@ -9,7 +9,6 @@ from typing import Any
 from scheduler.core.signature import STRING
 from scheduler.encodings.codec import accepted
 from scheduler.encodings.text import ENCODING_EXTENSION
-from scheduler.errors import LaxityError
 from scheduler.ingress.oip.box import ModelInfo, Snapshot
 from scheduler.ingress.oip.datatypes import DATATYPES
 from scheduler.tenants import Tenant
@@ -82,14 +81,7 @@ def repository_index(snapshot: Snapshot, tenant: Tenant, ready_only: bool) -> li
 
 def visible(models: Iterable[str], tenant: Tenant) -> list[str]:
     """The models that a tenant may use."""
-    seen = []
-    for name in sorted(models):
-        try:
-            tenant.check_model(name)
-        except LaxityError:
-            continue
-        seen.append(name)
-    return seen
+    return [name for name in sorted(models) if tenant.sees(name)]
 
 
 def statistics_of(

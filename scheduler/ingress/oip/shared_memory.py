@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from scheduler.errors import Forbidden, InvalidInput
-from scheduler.ingress.oip.request import Region
+from scheduler.ingress.oip.outcomes import TooLarge
+from scheduler.ingress.oip.request import ReadRegion, Region
 from scheduler.tenants import Tenant
 
 _MEMORY = Path("/dev/shm")
@@ -115,6 +116,28 @@ class SharedMemory:
                 if region.tenant == tenant.name and name in ("", region.name):
                     found.append(region)
         return found
+
+    def reader(self, tenant: Tenant, most_bytes: int) -> ReadRegion:
+        """Reads the inputs of one request, each as `read` does.
+
+        Args:
+            tenant: Who asks.
+            most_bytes: How many bytes they may have together. A region says nothing of how much
+                memory there is: it may have holes, and be named many times.
+        """
+        left = most_bytes
+
+        def read(part: Region) -> memoryview:
+            nonlocal left
+            if part.size > left:
+                raise TooLarge(
+                    f"the inputs in shared memory have more than the {most_bytes} bytes that one "
+                    "request may have"
+                )
+            left -= part.size
+            return self.read(tenant, part)
+
+        return read
 
     def read(self, tenant: Tenant, part: Region) -> memoryview:
         """The bytes of a part of a region.

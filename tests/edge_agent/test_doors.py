@@ -1,0 +1,48 @@
+"""The processes of the HTTP and gRPC doors."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent.doors import Doors
+from scheduler.config import Config
+
+PATIENCE_S = 30
+
+
+def test_a_door_that_can_not_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Memory for a process may be back in a moment; and what else it prints is its own affair."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "a package says hello"\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    popen, failures = subprocess.Popen, [OSError(errno.ENOMEM, "Cannot allocate memory")]
+
+    def start(*args: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return popen(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    config = Config.model_validate({"listen": {"http": "127.0.0.1:0"}})
+    doors = Doors(config, tmp_path, tmp_path / "scheduler", ())
+    try:
+        assert (
+            "http-0 door could not be started (Cannot allocate memory)" in capsys.readouterr().err
+        )
+        (url,) = doors.addresses
+        http = HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)
+        http.request("GET", "/v2/health/live")
+        assert http.getresponse().status == 200
+        http.close()
+    finally:
+        doors.stop()

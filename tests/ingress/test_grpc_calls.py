@@ -1,0 +1,112 @@
+"""Calls of the gRPC door: what they hold, and what is left when they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from scheduler.errors import Overloaded
+from scheduler.ingress.grpc.callers import Callers
+from scheduler.ingress.grpc.messages import put
+from scheduler.ingress.grpc.service import InferenceService
+from scheduler.ingress.held import Held
+from scheduler.ingress.oip.box import Box
+from scheduler.ingress.oip.deadlines import Defaults
+from scheduler.ingress.oip.service import Service
+from scheduler.ingress.oip.shared_memory import SharedMemory
+from scheduler.tenants import Access, Tenant, hash_of, new_token
+from tests.fake_box import ignore
+from tests.ingress.test_embedded_door import OneModel, box, memory
+from tests.ingress.test_native_door import run
+
+__all__ = ["box", "memory"]
+
+CONTEXT = SimpleNamespace(invocation_metadata=lambda: (), auth_context=dict)
+NOBODY = Access([Tenant(name="a", tokens=(hash_of(new_token()),))])
+
+
+async def two_and(end: asyncio.Event | Exception) -> AsyncIterator[Any]:
+    for name in "ab":
+        yield pb.ModelInferRequest(id=name)
+    if isinstance(end, Exception):
+        raise end
+    await end.wait()
+
+
+def answers(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    service = SimpleNamespace(box=None, compat="laxity")
+    door = InferenceService(cast(Service, service), Callers(NOBODY), Held(1))
+    return door.ModelStreamInfer(requests, CONTEXT)
+
+
+def test_a_stream_that_is_left_leaves_nothing_behind() -> None:
+    async def test() -> None:
+        stream = answers(two_and(asyncio.Event()))
+        assert [(await anext(stream)).infer_response.id for _ in range(2)] == ["a", "b"]
+        waiting = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("end", ["itself", "error"])
+def test_what_was_asked_before_a_stream_ends_is_answered(end: str) -> None:
+    async def test() -> None:
+        over = asyncio.Event()
+        over.set()
+        stream = cast(Any, answers(two_and(over if end == "itself" else Overloaded("full"))))
+        async with aclosing(stream):
+            assert [(await anext(stream)).infer_response.id for _ in range(2)] == ["a", "b"]
+            with pytest.raises(StopAsyncIteration if end == "itself" else Overloaded):
+                await anext(stream)
+
+    run(test)
+
+
+def test_what_a_request_has_elsewhere_counts_as_its_message_does(
+    box: OneModel, memory: SharedMemory
+) -> None:
+    box.on_infer = ignore
+    message = pb.ModelInferRequest(model_name="digits")
+    tensor = message.inputs.add(name="image", datatype="FP32", shape=[1, 100_000])
+    put(tensor.parameters, {"shared_memory_region": "r", "shared_memory_byte_size": 400_000})
+
+    class Context(SimpleNamespace):
+        async def abort(self, code: Any, words: str, _metadata: Any) -> None:
+            raise grpc.RpcError(code, words)
+
+    context = Context(
+        peer=lambda: "ipv4:127.0.0.1",
+        time_remaining=lambda: None,
+        invocation_metadata=lambda: (),
+        add_done_callback=lambda _: None,
+    )
+
+    async def test() -> None:
+        defaults = Defaults(60_000.0, {})
+        service = Service(Box(box.url), memory, defaults, "laxity", 8, "info", 10**6)
+        held = Held(600_000)
+        door = InferenceService(service, Callers(Access()), held)
+        asked = [asyncio.ensure_future(door.ModelInfer(message, context)) for _ in range(2)]
+        (refused,), (waiting,) = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(grpc.RpcError, match="requests hold 600000 bytes already"):
+            await refused
+        assert held.count == 400_000
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert held.count == 0
+        service.box.close()
+
+    run(test)

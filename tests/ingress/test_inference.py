@@ -1,0 +1,61 @@
+"""An inference of the protocol on its way to the scheduler and back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from scheduler.errors import InvalidInput
+from scheduler.ingress.grpc.messages import put, values_of
+from scheduler.ingress.oip.box import Box
+from scheduler.ingress.oip.inference import Inference, Inferred, Terms
+from scheduler.ingress.oip.request import InferRequest
+from scheduler.tenants import ANYONE
+from tests.ingress.test_native_door import a_box, run, until
+
+X = np.zeros((2, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"x": X, "y": X}, "takes x, the request has x, y"),
+        ({"x": X, "y": np.float32(1)}, "takes x, the request has x, y"),
+        ({"y": X}, "takes x, the request has y"),
+        ({"x": X.astype(np.int8)}, "'x' of model 'line-a' is float32, not int8"),
+        ({"x": X[:, :3]}, r"has shape \[4\], not \[1, 3\]"),
+    ],
+)
+def test_a_batch_of_wrong_inputs_is_told_what_is_wrong_with_them(
+    tmp_path: Path, inputs: dict[str, np.ndarray], said: str
+) -> None:
+    async def test() -> None:
+        loop, path = asyncio.get_running_loop(), f"{tmp_path}/doors"
+        async with a_box(tmp_path) as at:
+            inner = await loop.create_unix_server(at.door.for_doors, path)
+            box = Box(f"unix://{path}")
+            ended: asyncio.Future[Inferred | BaseException] = loop.create_future()
+            arrays = {name: np.asarray(array) for name, array in inputs.items()}
+            request = InferRequest("line-a", "", "", {}, arrays)
+            terms = Terms(ANYONE, 1000.0, None, False)
+            Inference(box, await box.model("line-a"), request, terms, 8, ended.set_result)
+            error = await ended
+            box.close()
+            inner.close()
+            await until(lambda: not at.door._connections)
+            assert isinstance(error, InvalidInput)
+            assert re.search(said, str(error)), error
+
+    run(test)
+
+
+@pytest.mark.parametrize("value", [True, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 0.5, "text"])
+def test_a_parameter_that_a_message_can_hold_comes_back(value: object) -> None:
+    response = pb.ModelInferResponse()
+    put(response.parameters, {"mine": value})
+    assert values_of(response.parameters) == {"mine": value}

@@ -1,0 +1,335 @@
+"""What a tenant hears at the native door, and what it may do there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from scheduler import (
+    AsyncClient,
+    Forbidden,
+    InvalidInput,
+    LaxityError,
+    ModelNotFound,
+    Overloaded,
+    Unauthorized,
+    Unavailable,
+)
+from scheduler.core.limits import Limits
+from scheduler.core.offers import Offer
+from scheduler.daemon.driver import Driver
+from scheduler.ingress import inflow, native_connection
+from scheduler.ingress.model_shelf import ModelShelf
+from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.tasks import Question
+from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
+from scheduler.wire import PREFIX, FrameLimits, encode
+from tests.neighbours.boxes import card
+
+TOKENS = {name: new_token() for name in ("all", "line", "chief")}
+ALL: tuple[Scope, ...] = ("infer", "metrics", "peer", "admin")
+X = {"x": np.zeros(4, np.float32)}
+
+
+def tenant(name: str, *scopes: Scope, models: tuple[str, ...] = ("*",)) -> Tenant:
+    return Tenant(name=name, tokens=(hash_of(TOKENS[name]),), scopes=scopes, models=models)
+
+
+ACCESS = Access(
+    [
+        tenant("all", *ALL),
+        tenant("line", "infer", models=("line-*",)),
+        tenant("chief", *ALL, models=("line-*",)),
+    ]
+)
+
+
+@dataclass
+class Box:
+    door: NativeDoor
+    url: str
+
+    def client(self, name: str) -> AsyncClient:
+        return AsyncClient(self.url, token=TOKENS[name])
+
+
+@asynccontextmanager
+async def a_box(folder: Path, held_bytes: int = 10**8) -> AsyncIterator[Box]:
+    """A native door with three models and no device that runs them."""
+    driver = Driver(limits=Limits(bytes=held_bytes))
+    driver.catalog.learn("cpu:0", [card("line-a"), card("secret")], [("secret2", "no weights")])
+    rules = DoorRules("s", ACCESS, FrameLimits(), 8, 10**12)
+    door = NativeDoor(driver, rules, lambda: {**driver.status(), "draining": False})
+    door.shelf = ModelShelf(folder)
+    server = await asyncio.get_running_loop().create_unix_server(door, f"{folder}/s")
+    try:
+        yield Box(door, f"unix://{folder}/s")
+    finally:
+        server.close()
+        door.close()
+        await driver.close()
+        await until(lambda: not door._connections)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+async def said(asked: Any) -> str:
+    """The words of the error that something ends with."""
+    with pytest.raises(LaxityError) as error:
+        await asked
+    return f"{error.value} {error.value.detail}"
+
+
+def test_a_tenant_hears_of_its_own_models_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            async with box.client("all") as client:
+                told = await client.models()
+                assert [model["name"] for model in told["models"]] == ["line-a", "secret"]
+                assert [problem["model"] for problem in told["problems"]] == ["secret2"]
+                for model in ("line-a", "secret"):
+                    with pytest.raises(Unavailable):
+                        await client.infer(model, X, deadline_ms=1000)
+                assert [each["name"] for each in await client.statistics()] == ["line-a", "secret"]
+            async with box.client("line") as client:
+                told = await client.models()
+                assert [model["name"] for model in told["models"]] == ["line-a"]
+                assert told["problems"] == []
+                assert [each["name"] for each in await client.statistics()] == ["line-a"]
+                for model in ("line-", "secret", "secre"):  # near what there is, or far from it
+                    words = await said(client.infer(model, X, deadline_ms=1000))
+                    assert words == f"model {model!r} is not in the repository {{}}"
+
+    run(test)
+
+
+def test_how_the_box_is_needs_the_scope_for_its_metrics(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            async with box.client("line") as client:
+                with pytest.raises(Forbidden, match="'line' does not have the scope 'metrics'"):
+                    await client.status()
+            async with box.client("all") as client:
+                assert (await client.status())["held"] == 0
+
+    run(test)
+
+
+def test_a_variant_of_a_target_beyond_the_box_can_be_asked_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("all") as client:
+            box.door.driver.catalog.add_offer("far", Offer("line-a", "there", "r", {1: (1,)}))
+            (described,) = [m for m in (await client.models())["models"] if m["name"] == "line-a"]
+            for variant in described["variants"]:
+                with pytest.raises(Unavailable):
+                    await client.infer("line-a", X, deadline_ms=1000, variant=variant["name"])
+            words = await said(client.infer("line-a", X, deadline_ms=1000, variant="x"))
+            assert words.startswith("variant 'x' is not in model 'line-a' (there are: there, v)")
+
+    run(test)
+
+
+def test_what_is_refused_before_it_is_queued_counts_as_failed(tmp_path: Path) -> None:
+    rare = Tenant(name="line", tokens=(hash_of(TOKENS["line"]),), rate_per_s=1e-6, burst=1)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("all") as boss:
+            box.door.take_access(Access([rare, tenant("all", *ALL)]))
+            async with box.client("line") as client:
+                for error in (Unavailable, Overloaded, Overloaded, InvalidInput):
+                    x = X if error is not InvalidInput else {"y": X["x"]}
+                    with pytest.raises(error):
+                        await client.infer("secret", x, deadline_ms=1000)
+                await boss._take(Question("unload", {"model": "line-a"}))
+                with pytest.raises(Unavailable, match="unloaded"):
+                    await client.infer("line-a", X, deadline_ms=1000, variant="v")
+            counted = {
+                (each["name"], each["version"]): each["inference_stats"]["fail"]["count"]
+                for each in await boss.statistics()
+            }
+            assert counted == {("secret", ""): 3, ("line-a", "v"): 1}
+
+    run(test)
+
+
+def test_orders_concern_the_models_of_who_gives_them(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("chief") as client:
+            for kind in ("unload", "load", "model_files"):
+                question = Question(kind, {"model": "secret"})
+                with pytest.raises(ModelNotFound):
+                    await client._take(question)
+            assert box.door.admission.is_loaded("secret")
+            await client._take(Question("unload", {"model": "line-a"}))
+            assert not box.door.admission.is_loaded("line-a")
+
+    run(test)
+
+
+def test_who_says_no_hello_in_time_may_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been the box that was held up, with the hello at its door."""
+    monkeypatch.setattr(native_connection, "HELLO_S", 0.01)
+
+    async def test() -> None:
+        async with a_box(tmp_path):
+            reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
+            said = await reader.read()
+            writer.close()
+            header = msgpack.unpackb(said[PREFIX.size :])
+            assert (header["t"], header["id"], header["code"]) == ("error", None, "unavailable")
+
+    run(test)
+
+
+def test_who_says_nothing_keeps_nobody_out(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("all") as first:
+            silent = [await asyncio.open_unix_connection(f"{tmp_path}/s") for _ in range(9)]
+            async with box.client("line"), box.client("chief"):
+                await first.status()  # who is known stays
+                for reader, _ in silent[:3]:
+                    assert b"8 connections are open already" in await reader.read()
+            for _, writer in silent:
+                writer.close()
+
+    run(test)
+
+
+def test_the_boxes_own_doors_find_room_where_clients_fill_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        loop, path = asyncio.get_running_loop(), f"{tmp_path}/doors"
+        async with a_box(tmp_path) as box, AsyncExitStack() as stack:
+            for _ in range(8):
+                await stack.enter_async_context(box.client("all"))
+            reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
+            assert b"8 connections are open already" in await reader.read()
+            writer.close()
+            inner = await loop.create_unix_server(box.door.for_doors, path)
+            stack.callback(inner.close)
+            door = await stack.enter_async_context(AsyncClient(f"unix://{path}"))
+            assert await door.models()
+
+    run(test)
+
+
+@dataclass
+class RawClient:
+    """Writes what no client would."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def of(cls, folder: Path, name: str) -> RawClient:
+        raw = cls(*await asyncio.open_unix_connection(f"{folder}/s"))
+        raw.writer.writelines(encode({"t": "hello", "v": 1, "token": TOKENS[name]}))
+        assert (await raw.told())["t"] == "welcome"
+        return raw
+
+    def begin(self, announced: int, body: bytes) -> None:
+        """The header of a request, and so much of the body that it announces."""
+        specs = [["x", "float32", [4]]]
+        infer = {"t": "infer", "id": 1, "model": "line-a", "budget_ns": 10**9, "in": specs}
+        header = msgpack.packb(infer)
+        self.writer.write(PREFIX.pack(len(header), announced) + header + body)
+
+    async def told(self) -> dict[str, Any]:
+        size, _ = PREFIX.unpack(await self.reader.readexactly(PREFIX.size))
+        told: dict[str, Any] = msgpack.unpackb(await self.reader.readexactly(size))
+        return told
+
+
+def test_a_body_counts_as_it_comes_and_not_as_it_is_announced(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path, held_bytes=1_000_000) as box:
+            silent = [await RawClient.of(tmp_path, "line") for _ in range(4)]
+            for client in silent:
+                client.begin(announced=900_000, body=b"a")
+            other = await RawClient.of(tmp_path, "all")
+            other.begin(100_000, bytes(100_000))
+            assert (await other.told())["code"] == "invalid_input"  # and not "overloaded"
+            for client in silent:
+                client.writer.write(bytes(800_000))
+            for client in silent:
+                client.writer.write(bytes(100_000 - 1))
+            told = [(await client.told())["code"] for client in silent]
+            assert "overloaded" in told
+            assert box.door.reading.count == 0
+            for client in (*silent, other):
+                client.writer.close()
+
+    run(test)
+
+
+def test_a_tenant_has_its_share_of_the_memory_for_bodies(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path, held_bytes=1_000_000) as box:
+            small = tenant("line", "infer").model_copy(update={"queue_share": 0.25})
+            box.door.take_access(Access([small, tenant("all", *ALL)]))
+            for name, code in (("line", "overloaded"), ("all", "invalid_input")):
+                client = await RawClient.of(tmp_path, name)
+                client.begin(400_000, bytes(200_000))
+                await until(lambda: box.door.reading.count == 200_000)
+                client.writer.write(bytes(100_000))
+                while box.door.reading.count != (300_000 if code == "invalid_input" else 0):
+                    await asyncio.sleep(0)
+                client.writer.write(bytes(100_000))
+                assert (await client.told())["code"] == code
+                assert box.door.reading.count == 0
+                client.writer.close()
+
+    run(test)
+
+
+def test_a_body_that_stands_still_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inflow, "STALL_S", 0.05)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            client = await RawClient.of(tmp_path, "all")
+            client.begin(100_000, bytes(50_000))
+            told = await client.told()
+            assert (told["id"], told["code"]) == (None, "unavailable")
+            assert await client.reader.read() == b""
+            assert box.door.reading.count == 0
+            client.writer.close()
+
+    run(test)
+
+
+def test_who_is_in_is_looked_at_again_when_the_tenants_change(tmp_path: Path) -> None:
+    """A token that no longer counts ends its connection; other changes hold from then on."""
+
+    async def test() -> None:
+        async with (
+            a_box(tmp_path) as box,
+            box.client("chief") as chief,
+            box.client("line") as line,
+        ):
+            await chief.status()
+            box.door.take_access(Access([tenant("line", "infer", "metrics")]))
+            with pytest.raises(Unauthorized):
+                await chief.status()
+            await line.status()
+            assert len((await line.models())["models"]) == 2
+
+    run(test)
