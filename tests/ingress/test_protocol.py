@@ -397,12 +397,14 @@ def test_a_request_takes_no_more_from_memory_than_from_its_body(tmp_path: Path, 
     memory = SharedMemory(tmp_path / "registry")
     os.truncate(f"/dev/shm{key}", 1 << 50)  # a hole
     memory.register(ANYONE, "r", key, 0, 1 << 50)
+    held: list[int] = []
     with pytest.raises(TooLarge, match="more than the 100 bytes"):
-        memory.reader(ANYONE, 100)(Region("r", 0, 1 << 50))
-    read = memory.reader(ANYONE, 100)
+        memory.reader(ANYONE, 100, held.append)(Region("r", 0, 1 << 50))
+    read = memory.reader(ANYONE, 100, held.append)
     assert [len(read(Region("r", 0, size))) for size in (60, 40, 0)] == [60, 40, 0]
     with pytest.raises(TooLarge):
         read(Region("r", 0, 1))
+    assert held == [60, 40, 0]
 
 
 def test_a_region_that_shrinks_is_an_error_and_no_crash(tmp_path: Path, key: str) -> None:

@@ -33,7 +33,7 @@ from scheduler.ingress.oip.metadata import (
 )
 from scheduler.ingress.oip.outcomes import Refusal, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import Region, flag
+from scheduler.ingress.oip.request import flag
 from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Tenant
 
@@ -218,14 +218,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         tenant.check_model(message.model_name)
         named = message.model_name, message.model_version
         info = self._box.known(*named) or await self._box.model(*named)
-
-        reader = service.memory.reader(tenant, service.body_bytes)
-
-        def read_region(region: Region) -> memoryview:
-            hold(region.size)
-            return reader(region)
-
-        request = parsed(message, read_region)
+        request = parsed(message, service.memory.reader(tenant, service.body_bytes, hold))
         if request.encoded:
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)
             hold(sum(array.nbytes for array in request.inputs.values()))

@@ -22,7 +22,7 @@ from scheduler.ingress.oip.encoded import is_exact, restored
 from scheduler.ingress.oip.inference import Inference, Inferred, Terms
 from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
 from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import InferRequest, Region, flag
+from scheduler.ingress.oip.request import InferRequest, flag
 from scheduler.ingress.oip.service import Service
 
 _THREAD_BYTES = 64 * 1024
@@ -159,13 +159,8 @@ class InferTurns:
         service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
 
         tenant.check_model(info.name)
-        reader = service.memory.reader(tenant, service.body_bytes)
-
-        def read_region(region: Region) -> memoryview:
-            turn.hold_beside(region.size)
-            return reader(region)
-
-        request = parsed(info, version, headers, body, self._limits.json_bytes, read_region)
+        reader = service.memory.reader(tenant, service.body_bytes, turn.hold_beside)
+        request = parsed(info, version, headers, body, self._limits.json_bytes, reader)
         if request.encoded:
             self._turns.start(turn, self._restore(turn, info, request))
         else:

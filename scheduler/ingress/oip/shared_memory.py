@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -117,13 +118,14 @@ class SharedMemory:
                     found.append(region)
         return found
 
-    def reader(self, tenant: Tenant, most_bytes: int) -> ReadRegion:
+    def reader(self, tenant: Tenant, most_bytes: int, hold: Callable[[int], None]) -> ReadRegion:
         """Reads the inputs of one request, each as `read` does.
 
         Args:
             tenant: Who asks.
             most_bytes: How many bytes they may have together. A region says nothing of how much
                 memory there is: it may have holes, and be named many times.
+            hold: Counts bytes before they are read.
         """
         left = most_bytes
 
@@ -134,6 +136,7 @@ class SharedMemory:
                     f"the inputs in shared memory have more than the {most_bytes} bytes that one "
                     "request may have"
                 )
+            hold(part.size)
             left -= part.size
             return self.read(tenant, part)
 
