@@ -244,8 +244,6 @@ def test_who_asks_for_more_time_than_the_box_allows_is_told_so_in_its_words(
 def test_no_default_is_refused_for_being_longer_than_the_box_allows() -> None:
     for defaults in (Defaults(10_000.0, {}, 5_000.0), Defaults(1.0, {"m": 10_000.0}, 5_000.0)):
         assert deadline_ms({}, {}, None, "m", ANYONE, defaults) == 5_000.0
-    asked = {"x-request-timeout-ms": "9000"}
-    assert deadline_ms({}, asked, None, "m", ANYONE, Defaults(1.0, {}, 5_000.0)) == 9_000.0
 
 
 def test_defaults_are_the_models_then_the_tenants_then_the_boxs() -> None:

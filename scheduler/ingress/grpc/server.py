@@ -61,7 +61,7 @@ class GrpcServer:
         self._server = grpc.aio.server(
             interceptors=(reading,),
             options=_options(config),
-            maximum_concurrent_rpcs=calls + doors.grpc_messages,
+            maximum_concurrent_rpcs=min(calls + doors.grpc_messages, _INT_MAX),
         )
         inference = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
         health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
