@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 
 from edge_agent.worker_arguments import device_spec
@@ -13,7 +14,7 @@ from scheduler.config_problems import ConfigError, problem_at
 from scheduler.errors import LaxityError
 from scheduler.ingress.certificates import server_context
 from scheduler.policy_loading import load_policy
-from scheduler.tenants import load_access, read_token
+from scheduler.tenants import load_access, read_secret, read_token
 from workers.runtimes.base import DeviceError
 from workers.usable_runtimes import check_settings
 
@@ -70,6 +71,14 @@ def _files(config: Config, readable: Callable[[Path], bool]) -> Iterator[ConfigE
     if neighbours is not None:
         shown = known(neighbours.token_file or config.token_file)
         checks.append(lambda: shown and read_token(shown, "token_file"))
+    for cloud in config.cloud:
+        token, keys = cloud.token_file, (cloud.tls.ca, cloud.tls.cert, cloud.tls.key)
+        if token is not None and readable(token):
+            checks.append(partial(read_secret, token, "token_file"))
+        if cloud.is_secure and all(readable(path) for path in keys if path is not None):
+            from scheduler.daemon.cloud.dialing import ssl_context  # most boxes have no cloud
+
+            checks.append(partial(ssl_context, cloud))
     for check in checks:
         try:
             check()

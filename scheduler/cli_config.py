@@ -74,6 +74,7 @@ def _secrets(config: Config) -> dict[str, Path]:
     named = {"token": config.token_file, "tenants": config.tenants_file}
     if (tls := config.tls) is not None:
         named |= {"cert": tls.cert, "key": tls.key, "clients": tls.client_ca}
+    named |= {f"token of {cloud.name}": cloud.token_file for cloud in config.cloud}
     return {key: path for key, path in named.items() if path is not None}
 
 

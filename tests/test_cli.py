@@ -598,10 +598,13 @@ class TestConfig:
 
     def test_secrets_are_looked_into_where_they_are(self, laxity, tmp_path):
         path, token = tmp_path / "edge.yaml", tmp_path / "token"
-        path.write_text("token_file: token\ntls: {cert: cert.pem, key: key.pem}\n")
+        path.write_text(
+            "token_file: token\ntls: {cert: cert.pem, key: key.pem}\n"
+            "cloud: [{name: eu, url: 'https://h', token_file: eu.token}]\n"
+        )
         status, out, _ = laxity("config", "check", str(path))
         assert status == 0
-        for missing in ("token", "cert.pem", "key.pem"):
+        for missing in ("token", "cert.pem", "key.pem", "eu.token"):
             assert f"{tmp_path / missing} (no such file yet)" in out
         token.touch(mode=0o600)
         status, _, err = laxity("config", "check", str(path))

@@ -70,6 +70,14 @@ def test_brackets_in_what_is_wrong_are_shown(tmp_path):
         ("devices: [{id: cpu:0, options: {a: 1}}]", "{config}:2: devices[0]: cpu:0: unknown opt"),
         ("tls: {cert: gone, key: edge.yaml}", "{gone}: tls.cert: can't be read: No such file"),
         ("token_file: gone", "{gone}: token_file: can't be read: No such file"),
+        (
+            "cloud: [{name: eu, url: 'https://h', token_file: gone}]",
+            "{gone}: token_file: can't be read: No such file",
+        ),
+        (
+            "cloud: [{name: eu, url: 'grpcs://h:1', tls: {ca: gone}}]",
+            "cloud 'eu': tls: {gone}: can't be read: No such file",
+        ),
         ("tenants_file: gone", "{gone}: tenants_file: can't be read: No such file"),
     ],
 )

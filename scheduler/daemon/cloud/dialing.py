@@ -60,7 +60,7 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
     if config.token_file is not None:
         headers["authorization"] = f"Bearer {read_secret(config.token_file, 'token_file').strip()}"
     # Read here once, so that mistakes are said when the box starts.
-    context = _ssl_context(config) if config.is_secure else None
+    context = ssl_context(config) if config.is_secure else None
     if config.url.startswith("http"):
 
         def session() -> aiohttp.ClientSession:
@@ -84,12 +84,23 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
     )
 
 
-def _ssl_context(config: CloudConfig) -> ssl.SSLContext:
+def ssl_context(config: CloudConfig) -> ssl.SSLContext:
+    """What handshakes with a server need.
+
+    Raises:
+        ConfigError: A file can't be read, or is no certificate or key.
+    """
     tls = config.tls
+    for path in (tls.ca, tls.cert, tls.key):
+        try:
+            _ = _read(path)  # OpenSSL does not say which file it lacks
+        except OSError as error:
+            told = f"can't be read: {error.strerror}"
+            raise ConfigError(f"cloud {config.name!r}", [Problem(f"tls: {path}", told)]) from None
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
+            context.load_cert_chain(tls.cert, tls.key, password="")  # it would ask for one
     except (OSError, ssl.SSLError) as error:
         message = f"the certificates can't be used: {error}"
         raise ConfigError(f"cloud {config.name!r}", [Problem("tls", message)]) from None

@@ -74,7 +74,7 @@ def test_certificates_that_can_not_be_read_are_said_at_the_start(tmp_path: Path)
         async with box_of("grpcs://localhost:1", tmp_path, tls={"ca": tmp_path / "none.pem"}):
             pass
 
-    with pytest.raises(ConfigError, match=r"cloud 'far'.*certificates can't be used"):
+    with pytest.raises(ConfigError, match=r"cloud 'far': tls: .*none.pem: can't be read"):
         asyncio.run(run())
 
 
