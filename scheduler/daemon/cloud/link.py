@@ -247,7 +247,7 @@ class CloudLink:
             self._end(run)
             kind, settled_ns = run.requests[0].kind, self._settled_ns()
             why = self._till.keep_back(kind, len(run.requests), least_s, settled_ns)
-            self._standing.offer_anew()
+            self._standing.tell_unpaid()
             self._listener.on_not_run(run.id, f"{self._id}: {why}")
             return
         if self._till.close_if_spent(self._settled_ns()):

@@ -68,6 +68,7 @@ class Standing:
         self._listener = listener
         self._least = Least()
         self._offers: tuple[Offer, ...] = ()
+        self._most: dict[str, float] = {}
         self._slots = 0
         self._told_ns = self._offered_ns = 0
         self._closed_until_ns = 0
@@ -124,6 +125,12 @@ class Standing:
         until_ns = max(self._closed_until_ns, self._till.closed_until_ns)
         self._listener.on_changed(self._spec(), max(0, until_ns - time.monotonic_ns()))
 
+    def tell_unpaid(self) -> None:
+        """Tells what the till keeps back; offers are made anew only where that concerns them."""
+        if self._most != self._payable():
+            self._make_offers(time.monotonic_ns())
+        self.tell()
+
     def tell_changes(self) -> None:
         """Tells it if it is news, and not too soon after the last."""
         now_ns = time.monotonic_ns()
@@ -165,9 +172,13 @@ class Standing:
     def _make_offers(self, now_ns: int) -> None:
         self._offered_ns = now_ns
         back_ns = self._meter.back_ns
+        self._most = self._payable()
         self._offers = tuple(
-            [each.offer(back_ns, self._till.most(name)) for name, each in self.latencies.items()]
+            [each.offer(back_ns, self._most[name]) for name, each in self.latencies.items()]
         )
+
+    def _payable(self) -> dict[str, float]:
+        return {name: self._till.most(name) for name in self.latencies}
 
     def _spec(self) -> TargetSpec:
         self._slots, self._told_ns = self._allowed(), time.monotonic_ns()
