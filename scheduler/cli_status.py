@@ -33,6 +33,10 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     parts: list[RenderableType] = [headline(status)]
     if failed := status.get("policy_problem"):
         parts.append(Text(f"The configured policy has failed and is not asked: {failed}", "red"))
+    parts += [
+        Text(f"Changed, and not taken over: {change}", "yellow")
+        for change in status.get("not_taken_over", ())
+    ]
     parts += [Text(), _targets(status)]
     if ways := [target for target in status.get("targets", []) if "way" in target]:
         parts += [Text(), _ways(ways)]

@@ -270,11 +270,17 @@ class TestStatus:
         assert re.search(r"digits +any +3", out)
         assert "late" not in out
 
-    def test_a_policy_that_gave_way_is_named(self):
+    def test_a_policy_that_gave_way_and_what_was_not_taken_over_are_named(self):
         console = Console(file=StringIO(), width=100, color_system=None)
-        console.print(status_view({**STATUS, "policy_problem": "mine.py: OSError: [/b] disk"}))
+        problems = {
+            "policy_problem": "mine.py: OSError: [/b] disk",
+            "not_taken_over": ["edge.yaml: devices wait for the next start"],
+        }
+        console.print(status_view({**STATUS, **problems}))
         assert isinstance(console.file, StringIO)
-        assert "has failed and is not asked: mine.py: OSError: [/b] disk" in console.file.getvalue()
+        out = console.file.getvalue()
+        assert "has failed and is not asked: mine.py: OSError: [/b] disk" in out
+        assert "not taken over: edge.yaml: devices wait for the next start" in out
 
     def test_what_lies_beyond_the_box(self, box, laxity):
         _, out, _ = laxity("status")

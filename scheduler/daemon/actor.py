@@ -90,7 +90,7 @@ class SchedulerProcess:
                 os.sched_setaffinity(0, cores)
         self._config_file, self._over = config_file, over
         # A scheduler that Ray brought back begins with what the file says by now.
-        self._config = _reloaded(config, config_file, over)
+        self._config, self._not_taken = _reloaded(config, config_file, over)
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True).start()
@@ -193,7 +193,7 @@ class SchedulerProcess:
         return server
 
     async def _reload(self) -> None:
-        new = _reloaded(self._config, self._config_file, self._over)
+        new, self._not_taken = _reloaded(self._config, self._config_file, self._over)
         # One that failed is tried again: its file may have been mended.
         if new.policy != self._config.policy or self._driver.fell_back:
             self._driver.swap_policy(new.policy.name, new.policy.options)
@@ -202,13 +202,17 @@ class SchedulerProcess:
             try:
                 load_certificate(self._tls, new.tls)
             except ConfigError as error:
-                log.error("certificate not taken over", error=str(error))
+                self._take_not("certificate", error)
         try:
             access = load_access(new.token_file, new.tenants_file)
         except ConfigError as error:
-            log.error("tokens not taken over", error=str(error))
+            self._take_not("tokens", error)
             return
         self._door.take_access(access)
+
+    def _take_not(self, what: str, error: ConfigError) -> None:
+        log.error(f"{what} not taken over", error=str(error))
+        self._not_taken.append(str(error))
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
@@ -223,6 +227,7 @@ class SchedulerProcess:
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
+            "not_taken_over": self._not_taken,
             "listening": self._addresses,
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
@@ -263,24 +268,27 @@ class SchedulerProcess:
         return left
 
 
-def _reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> Config:
-    """The old configuration with the policy that the file names now.
+def _reloaded(
+    old: Config, config_file: Path | None, over: Mapping[str, Any]
+) -> tuple[Config, list[str]]:
+    """The old configuration with the policy that the file names now, and what is not taken over.
 
     A file with mistakes is reported and changes nothing; so are changes that need a restart.
     """
     if config_file is None:
-        return old
+        return old, []
     try:
         new = load_config(config_file, over)
         load_policy(new.policy.name, **new.policy.options)
     except (ConfigError, ValueError) as error:
         log.error("configuration not taken over", file=str(config_file), error=str(error))
-        return old
+        return old, [str(error)]
     taken = old.model_copy(update={"policy": new.policy})
     waiting = [key for key in Config.model_fields if getattr(new, key) != getattr(taken, key)]
     if waiting:
         log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
-    return taken
+        return taken, [f"{config_file}: {', '.join(waiting)} wait for the next start"]
+    return taken, []
 
 
 def _add_clouds(config: Config, driver: Driver) -> None:

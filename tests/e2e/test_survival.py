@@ -262,8 +262,12 @@ def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> No
             said = [line for line in lasting.lines if "configuration not taken over" in line]
             threading.Event().wait(0.01)
         assert "no-such-policy" in json.loads(said[0])["error"]
-        assert client.status()["policy"]["name"] == "goodput"
+        status = client.status()
+        assert status["policy"]["name"] == "goodput"
+        assert "no-such-policy" in status["not_taken_over"][0]
         lasting.write_config(policy={"name": "goodput"})
+        while client.status()["not_taken_over"]:
+            threading.Event().wait(0.01)
     load.finish()
     assert load.endings["result"] > 0
 
