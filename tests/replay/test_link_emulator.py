@@ -65,6 +65,15 @@ async def rtt_ns(streams: Streams, data: bytes = b"ping") -> int:
     return time.monotonic_ns() - began_ns
 
 
+async def hang_up() -> None:
+    """Ends what still goes on, or Python complains of it in whatever test it finds it."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0.01)  # until transports that are closing have closed
+
+
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
     """Runs a test on a fresh loop of either kind."""
@@ -75,6 +84,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
         try:
             loop.run_until_complete(asyncio.wait_for(test(), PATIENCE_S))
         finally:
+            loop.run_until_complete(hang_up())
             loop.close()
 
     return run_it
