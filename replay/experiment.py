@@ -8,21 +8,18 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
-import yaml
-
 from replay.bound import fluid_bound, whole_bound
 from replay.fleet import Fleet
 from replay.results import RunResult
 from replay.simulator import Arrival, Ending, OnRun, Simulator
 from replay.sources import Source
 from replay.watching import Calibration, Timeline, row_of
-from scheduler.config_problems import MALFORMED
 from scheduler.core.commands import Dispatch
 from scheduler.core.errors import PolicyFailed
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Policy
 from scheduler.policy_loading import load_policy
-from scheduler.yaml_loader import Loader
+from scheduler.yaml_loader import MALFORMED, load
 
 STORY_ENTRIES = 2_000
 """A simulation remembers enough for the story of an impossible decision, and no more."""
@@ -65,7 +62,7 @@ class PolicyChoice:
             if not sign:
                 raise ValueError(f"policy {text!r}: an option is KEY=VALUE, not {part!r}")
             try:
-                options.append((key, yaml.load(value, Loader)))
+                options.append((key, load(value)))
             except MALFORMED:
                 raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
         choice = cls(text, name, tuple(options))

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from replay.experiment import Experiment
 from replay.fleet import Fleet
 from replay.fleet_sources import JOURNAL, load_fleet
@@ -20,8 +18,7 @@ from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
 from scheduler import Unavailable
-from scheduler.config_problems import MALFORMED
-from scheduler.yaml_loader import Loader
+from scheduler.yaml_loader import MALFORMED, load
 
 SCENARIOS = "scenarios"
 """The source that is all standard scenarios."""
@@ -126,7 +123,7 @@ def _named(ask: Ask) -> Any:
 
 def _is_scenario(path: Path) -> bool:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # a SafeLoader
+        data = load(path.read_text(encoding="utf-8"))
     except (OSError, *MALFORMED):
         return False  # The reader of workloads says why.
     return isinstance(data, Mapping) and "workload" in data
@@ -206,8 +203,8 @@ def _journal(ask: Ask, path: Path) -> Experiment:
 
 
 def _fleet(ask: Ask) -> Fleet:
-    if ask.fleet or ask.url:
-        return load_fleet(ask.fleet or ask.url or "")
+    if named := ask.fleet or ask.url:
+        return load_fleet(named)
     try:
         return load_fleet("live")
     except Unavailable as error:

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from scheduler.errors import LaxityError
-from scheduler.yaml_loader import Loader
+from scheduler.yaml_loader import MALFORMED, Loader
 
 Location = Sequence[str | int]
 
@@ -25,9 +25,6 @@ _FORMS = {
     "path_type": "should be a path",
 }
 """What pydantic says in Python's words, in those of YAML."""
-
-MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import yaml
+
+MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
 
 
 class Loader(yaml.SafeLoader):
@@ -20,3 +24,12 @@ Loader.add_implicit_resolver(
     re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
+
+
+def load(text: str) -> Any:
+    """What a text says.
+
+    Raises:
+        Exception: One of `MALFORMED`.
+    """
+    return yaml.load(text, Loader)  # a SafeLoader

@@ -16,7 +16,7 @@ from pydantic import (
     ValidationError,
 )
 
-from scheduler.yaml_loader import Loader
+from scheduler.yaml_loader import MALFORMED, Loader
 from workers.model import Precision, Residency
 
 NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
@@ -24,9 +24,6 @@ NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
 
 Name = Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")]
 PositiveInt = Annotated[int, Field(ge=1)]
-
-_MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
 
 
 class ModelFileError(ValueError):
@@ -171,7 +168,7 @@ def parse_model_file(text: str) -> ModelFile:
     """
     try:
         content = yaml.load(text, Loader=_UniqueKeyLoader)  # a SafeLoader
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise ModelFileError(f"not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ModelFileError("must be a mapping with at least the key 'variants'")

@@ -17,17 +17,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from replay.readers import FORMATS
 from replay.workloads.errors import WorkloadError
 from replay.workloads.keys import Keys, is_number, nearest
 from replay.workloads.mix import Mix, MixEntry
 from replay.workloads.processes import PROCESSES
 from replay.workloads.workload import Stream, TraceStream, Workload
-from scheduler.config_problems import MALFORMED
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from scheduler.yaml_loader import Loader
+from scheduler.yaml_loader import MALFORMED, load
 
 _ALL_PROCESSES = (*PROCESSES, "trace")
 _MOST = 10**12
@@ -40,7 +37,7 @@ def load_workload(path: Path | str) -> Workload:
         WorkloadError: It can't be read or isn't a workload; the message names the key.
     """
     try:
-        data = yaml.load(Path(path).read_text(), Loader)  # a SafeLoader
+        data = load(Path(path).read_text())
     except OSError as error:
         raise WorkloadError(f"{path}: can't be opened ({error.strerror})") from None
     except MALFORMED as error:
