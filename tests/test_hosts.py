@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.hosts import Host, HostsNotPermitted, Site
-
-PATIENCE_S = 30
+from tests.waiting import PATIENCE_S, eventually
 
 _DOOR = """
 import socket, sys
@@ -114,7 +112,4 @@ def test_nothing_is_left_of_a_killed_test(new_site):
         holder = int(process.stdout.readline())
         os.kill(holder, 0)
         process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
-    while os.path.exists(f"/proc/{holder}/ns/net") and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not os.path.exists(f"/proc/{holder}/ns/net")
+    eventually(lambda: not os.path.exists(f"/proc/{holder}/ns/net"))

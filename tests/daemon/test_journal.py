@@ -53,6 +53,7 @@ from scheduler.journal_format import (
     encode_header,
     fingerprint,
 )
+from tests.waiting import eventually
 
 GOODPUT: tuple[str, dict[str, Any]] = ("goodput", {"quantile": 0.9})
 MS = 1_000_000
@@ -218,11 +219,6 @@ def request(number: int) -> Request:
     return Request(number, RequestClass("m"), (number + 50) * MS)
 
 
-def until(condition: Any) -> None:
-    while not condition():
-        threading.Event().wait(0.005)
-
-
 def note_requests(journal: Journal, first: int, count: int) -> None:
     """Each is submitted and answered at once."""
     for number in range(first, first + count):
@@ -276,7 +272,7 @@ def test_files_are_the_owners_alone_and_their_number_and_size_are_bounded(tmp_pa
     journal = Journal(tmp_path / "j", GOODPUT, Limits(), bounds, clock_ns=lambda: 0)
     for start in range(1, 10_001, 1000):
         note_requests(journal, start, 1000)
-        until(lambda: not journal.status()["waiting_bytes"])
+        eventually(lambda: not journal.status()["waiting_bytes"])
         files = journal_files(tmp_path / "j")
         assert len(files) <= 4
         assert sum(file.stat().st_size for file in files) <= 41_000
@@ -332,7 +328,7 @@ def test_what_a_slow_disk_cannot_take_is_counted_and_marked_and_nobody_waits(tmp
     dropped = journal.dropped
     assert 0 < dropped < 1000
     disk.free.set()
-    until(lambda: not journal.status()["waiting_bytes"])
+    eventually(lambda: not journal.status()["waiting_bytes"])
     note_requests(journal, 1001, 10)
     journal.close()
     assert journal.dropped == dropped
@@ -351,14 +347,14 @@ def test_a_full_disk_costs_records_and_no_more_than_those(tmp_path):
     disk.free.set()
     journal = Journal(tmp_path, GOODPUT, Limits(), JournalBounds(), lambda: 0, disk.open)
     note_requests(journal, 1, 10)
-    until(lambda: not journal.status()["waiting_bytes"])
+    eventually(lambda: not journal.status()["waiting_bytes"])
     disk.broken = True
     for number in range(11, 14):
         note_requests(journal, number, 1)
-        until(lambda: not journal.status()["waiting_bytes"])
+        eventually(lambda: not journal.status()["waiting_bytes"])
     disk.broken = False
     note_requests(journal, 14, 1)
-    until(lambda: not journal.status()["waiting_bytes"])
+    eventually(lambda: not journal.status()["waiting_bytes"])
     note_requests(journal, 15, 1)
     journal.close()
     kept = submitted(tmp_path)

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,10 +22,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from scheduler import Client, ModelNotFound, Overloaded, Unauthorized, Unavailable
 from scheduler.tenants import hash_of, new_token
 from tests.e2e.running_agent import RunningAgent
+from tests.waiting import PATIENCE_S, eventually
 
 X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [3], "datatype": "FP32", "data": [-1, 0, 2]}]})
-PATIENCE_S = 30
 TOKENS = {name: new_token() for name in ("line", "lab", "boss", "arm", "new")}
 
 
@@ -249,13 +248,6 @@ def test_certificates_work_over_the_native_protocol_as_well(
                 assert wide["y"].shape == (9_000,)
 
 
-def eventually(true: Any) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
-
-
 def test_tokens_rotate_without_a_restart(box: Box) -> None:
     old, new = TOKENS["line"], TOKENS["new"]
     pids = {process.pid for process in box.agent.processes()}
@@ -277,10 +269,13 @@ def test_certificates_are_replaced_without_a_restart(box: Box) -> None:
     host, _, port = box.agent.address("https").rpartition(":")
 
     doors = [(host, int(port)), ("127.0.0.1", int(box.agent.address("tls").rpartition(":")[2]))]
-    before = [served_certificate(box, *door) for door in doors]
+
+    def served() -> list[bytes]:
+        return [served_certificate(box, *door) for door in doors]
+
+    old = served()
     write_certificate(box.tenants.parent, box.authority.issue_cert("127.0.0.1"))
-    for door, old in zip(doors, before, strict=True):
-        eventually(lambda door=door, old=old: served_certificate(box, *door) != old)
+    eventually(lambda: not {*served()} & {*old})
 
 
 def served_certificate(box: Box, host: str, port: int) -> bytes:

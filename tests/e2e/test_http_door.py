@@ -19,8 +19,7 @@ import tritonclient.utils.shared_memory as shm
 from scheduler import Client
 from tests.e2e.http_requests import SLOW, X, latency_ms, request, said
 from tests.e2e.running_agent import RunningAgent
-
-NO_ONE_S = 30
+from tests.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def grpc_at(shared_agent: RunningAgent) -> str:
 
 @pytest.fixture
 def http(http_at: str) -> Iterator[HTTPConnection]:
-    connection = HTTPConnection(http_at, timeout=NO_ONE_S)
+    connection = HTTPConnection(http_at, timeout=PATIENCE_S)
     yield connection
     connection.close()
 
@@ -204,7 +203,7 @@ def test_the_expired_hear_it_at_their_deadline_while_a_long_batch_runs(
     http_at: str, shared_agent: RunningAgent
 ) -> None:
     one_ms = latency_ms(shared_agent, "slow")
-    http = HTTPConnection(http_at, timeout=NO_ONE_S)
+    http = HTTPConnection(http_at, timeout=PATIENCE_S)
     budget_ms = 1.5 * one_ms  # enough on an idle device, and not behind one that has just begun
     body = request(SLOW, parameters={"timeout": int(budget_ms * 1000), "priority": 8})
     with Client(shared_agent.url) as client:
@@ -229,7 +228,7 @@ def test_two_clients_are_served_in_the_order_of_their_deadlines(
     order: list[str] = []
 
     def ask(name: str, runs: int) -> None:
-        http = HTTPConnection(http_at, timeout=NO_ONE_S)
+        http = HTTPConnection(http_at, timeout=PATIENCE_S)
         body = request(SLOW, parameters={"timeout": int(runs * one_ms * 1000)})
         assert said(http, "POST", "/v2/models/slow/infer", body)[0] == 200
         order.append(name)
@@ -265,9 +264,7 @@ def test_a_client_that_goes_away_is_forgotten(http_at: str, shared_agent: Runnin
                     pass
         for blocker in blockers:
             blocker.result()
-        end_s = time.monotonic() + NO_ONE_S
-        while client.status()["held"] and time.monotonic() < end_s:
-            pass
+        eventually(lambda: not client.status()["held"])
         # Those whose bytes were read before the connection closed; none ran to its end.
         status = client.status()
         assert status["held"] == 0
@@ -283,7 +280,7 @@ def test_pipelined_requests_are_answered_in_order(http_at: str) -> None:
             f"POST /v2/models/relu/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n"
             f"{'Connection: close' if number == 19 else 'X: y'}\r\n\r\n"
         ).encode() + body
-    with socket.create_connection((host, int(port)), timeout=NO_ONE_S) as peer:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as peer:
         peer.sendall(sent)
         answer = b""
         while data := peer.recv(65536):

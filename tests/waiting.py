@@ -1,0 +1,16 @@
+"""Waiting for what other threads and processes do in their own time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 30
+
+
+def eventually(true: Callable[[], object]) -> None:
+    """Returns once it holds; an assertion fails where it does not in time."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end_s, f"not within {PATIENCE_S} s"
+        time.sleep(0.01)
