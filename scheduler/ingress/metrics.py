@@ -155,6 +155,9 @@ def _targets(targets: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     for key, (name, text) in _TELEMETRY.items():
         if told := [(labels, known[key]) for labels, known in telemetry if key in known]:
             yield _gauge(f"target_{name}", text, *told)
+    key, text = "over_current_events", "How often it was held back for drawing too much"
+    if held_back := [(labels, known[key]) for labels, known in telemetry if key in known]:
+        yield _counter(f"target_{key}", text, *held_back)
     drawn = [(named(t), t["energy"]) for t in targets if t.get("energy")]
     if drawn:
         text = "What its batches have drawn"

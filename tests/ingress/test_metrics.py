@@ -81,6 +81,12 @@ def test_a_box_tells_of_itself():
     assert found["laxity_target_throttled", "cpu:0"] == 1
 
 
+def test_a_jetson_tells_how_often_it_drew_too_much():
+    device = {**DEVICE, "telemetry": {"over_current_events": 4}}
+    found = told({**STATUS, "targets": [device]})
+    assert found["laxity_target_over_current_events_total", "cpu:0"] == 4
+
+
 def test_what_a_box_does_not_have_is_left_out():
     names = {name for name, *_ in told({**STATUS, "journal": None})}
     assert not {name for name in names if "cloud" in name or "cache" in name}

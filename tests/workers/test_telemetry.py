@@ -26,7 +26,7 @@ from workers.telemetry.cpu import CpuProbe
 from workers.telemetry.intel import IntelGpuProbe, IntelNpuProbe
 from workers.telemetry.nvidia import nvml_probe
 from workers.telemetry.reading import Rate
-from workers.telemetry.tegra import TegraGpuProbe, over_current_events, rails
+from workers.telemetry.tegra import TegraGpuProbe, rails
 
 Files = dict[str, str]
 
@@ -193,8 +193,8 @@ def test_an_orin_nanos_gpu(orin_nano):
         power_w=near(6.048),
         energy_j=near(12.096),
         power_mode="pmode:0001",
+        over_current_events=4,
     )
-    assert over_current_events(orin_nano) == 4
 
 
 def test_heat_that_slows_a_jetson_is_told_and_a_fan_is_not(orin_nano):

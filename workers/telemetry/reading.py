@@ -26,6 +26,7 @@ class Reading:
         power_w: What it draws; the box's, where only that is metered.
         energy_j: What it has drawn since some moment; only differences mean anything.
         power_mode: How the box is set to trade speed for power.
+        over_current_events: How often it was held back for drawing too much.
         throttled: Why it runs slower than its clocks would allow; empty when it does not.
     """
 
@@ -37,6 +38,7 @@ class Reading:
     power_w: float | None = None
     energy_j: float | None = None
     power_mode: str | None = None
+    over_current_events: int | None = None
     throttled: tuple[str, ...] = ()
 
     def known(self) -> dict[str, Any]:

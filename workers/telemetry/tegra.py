@@ -64,18 +64,19 @@ def board_watts(root: Path) -> float | None:
     return sum(found.values()) if found else None
 
 
-def over_current_events(root: Path) -> int:
+def over_current_events(root: Path) -> int | None:
     """How often the module was held back for drawing too much, since it was switched on.
 
     Told for people; single events are common under load, and mark no profile stale.
     """
     counts = [
-        number_of(path) or 0
+        count
         for sensor in (root / "sys/class/hwmon").glob("hwmon*")
         if text_of(sensor / "name") == "soctherm_oc"
         for path in sensor.glob("oc*_event_cnt")
+        if (count := number_of(path)) is not None
     ]
-    return sum(counts)
+    return sum(counts) if counts else None
 
 
 class WattMeter:
@@ -118,6 +119,7 @@ class TegraGpuProbe:
             power_w=watts,
             energy_j=joules,
             power_mode=nvp_model(self._root) or "unknown",
+            over_current_events=over_current_events(self._root),
             throttled=cooled_by_slowing(self._root, ("gpu", "devfreq")),
         )
 
