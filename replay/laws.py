@@ -82,7 +82,6 @@ class Watch:
         self.submitted: dict[int, Request] = {}
         self.finished: dict[int, Finish] = {}
         self.runs: dict[int, Dispatch] = {}
-        self.ended_runs: set[int] = set()
 
     # -- telling it something
 

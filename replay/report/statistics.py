@@ -6,9 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-CONFIDENCE = 0.95
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-_Z = 1.959964
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +44,5 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     if count == 1:
         return Estimate(mean, None, 1)
     variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
-    return Estimate(mean, student_t(count - 1) * math.sqrt(variance / count), count)
-
-
-def student_t(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t.
-
-    Up to ten degrees of freedom from the table, from there by the expansion of Cornish and
-    Fisher, whose error is then below 0.0005.
-    """
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z, n = _Z, float(freedom)
-    first = (z**3 + z) / (4 * n)
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    return z + first + second + third
+    student_t = float(stdtrit(count - 1, 0.975))
+    return Estimate(mean, student_t * math.sqrt(variance / count), count)

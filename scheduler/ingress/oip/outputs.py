@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,7 @@ from numpy.typing import NDArray
 from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.datatypes import DATATYPES, bytes_of
 from scheduler.ingress.oip.inference import Inferred
-from scheduler.ingress.oip.request import InferRequest, Region, WantedOutput
-
-WriteRegion = Callable[[Region, memoryview], None]
-"""Puts bytes into a part of a shared-memory region."""
+from scheduler.ingress.oip.request import InferRequest, WantedOutput
 
 
 @dataclass(frozen=True, slots=True)
