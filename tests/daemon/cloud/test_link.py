@@ -11,7 +11,6 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.core.outcomes import Outcome
-from scheduler.daemon.cloud import pace
 from tests.daemon.cloud.boxes import Box, box_of, numbers
 from tests.daemon.cloud.far_server import FarServer, doubled, far_server
 
@@ -27,10 +26,7 @@ def with_far(folder: Path, test: Test, **settings: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_batch_is_stacked_sent_and_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    # Forty batches at once on a busy machine are no reason to take the server for silent.
-    monkeypatch.setattr(pace, "_LEAST_PATIENCE_S", 5.0)
-
+def test_a_batch_is_stacked_sent_and_split(tmp_path: Path):
     async def test(box: Box, far: FarServer) -> None:
         assert numbers(await box.ask(3.0)) == [6.0] * 4
         answers = await asyncio.gather(*[box.ask(float(value)) for value in range(40)])

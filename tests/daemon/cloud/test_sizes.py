@@ -19,7 +19,7 @@ from tests.daemon.cloud.boxes import CARD, Box, box_of, floats
 from tests.daemon.cloud.far_server import far_server
 from tests.daemon.cloud.test_http import HttpServer, good
 
-MOST_BYTES = 5_000
+MOST_BYTES = 4_500
 FREE = Signature(
     (TensorSpec("x", "float32", (None,)),), (TensorSpec("y", "float32", (None,)),), True
 )
