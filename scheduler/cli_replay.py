@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +42,7 @@ Policies = Annotated[
     epilog=examples(
         ("laxity replay scenarios --policy goodput,edf", "the standard scenarios"),
         ("laxity replay load-1_2 --policy goodput,edf --compare goodput,edf", "one of them"),
-        ("laxity replay work.yaml --fleet fleet.yaml --load 0.9 --report r.html", "your own"),
+        ("laxity replay work.yaml --fleet fleet.yaml --load 0.5,1,2 --report r.html", "your own"),
         ("laxity replay trace.csv.gz --fleet live --slice 0:600", "a trace, on this box's profile"),
         ("laxity replay journal/ --policy goodput,edf", "what if yesterday had been edf's"),
         ("laxity replay journal/ --verify", "does the core still say the same?"),
@@ -69,7 +71,12 @@ def replay(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Play with so many seeds.")] = 1,
     load: Annotated[
-        float | None, typer.Option(min=0.001, help="A share of the fleet's capacity.")
+        str | None,
+        typer.Option(
+            metavar="X,Y",
+            help="Shares of the fleet's capacity: 0.8, or 0.5,1,2 for a chart over load.",
+            show_default="the workload's own",
+        ),
     ] = None,
     rate_scale: Annotated[float, typer.Option(min=0.001, help="Multiplies a trace's rate.")] = 1.0,
     speed: Annotated[float, typer.Option(min=0.001, help="Plays a trace so much faster.")] = 1.0,
@@ -103,6 +110,9 @@ def replay(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a report in one file.")
     ] = None,
+    chart: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw what is on time over the loads.")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Demand of the core what a journal has of it.")
     ] = False,
@@ -117,21 +127,23 @@ def replay(
             raise typer.Exit(_verify(Path(source)))
         from replay.planning import Ask, plan
 
-        check_places(json_file, full, report)
+        check_places(json_file, full, report, chart)
         if _is_live(against):
             _refuse(ctx, {"policy", "compare", "jobs"}, "a running box has a policy of its own")
         ask = Ask(
-            source, fleet, load, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
+            source, fleet, None, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
             only, bound, url,
         )  # fmt: skip
-        experiments = plan(ask, live=_is_live(against))
+        asked = [replace(ask, load=share) for share in _loads(load)]
+        experiments = [each for one in asked for each in plan(one, live=_is_live(against))]
         choices = _choices(policy, compare)
+        _check_chart(chart, experiments)
         if _is_live(against):
             results = _play_live(experiments, url, seeds)
         else:
             results = _simulate(experiments, choices, seeds, jobs)
         _show(results, compare)
-        _write(results, compare, json_file, full, report)
+        _write(results, compare, json_file, full, report, chart)
 
 
 # -- playing
@@ -205,6 +217,26 @@ def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
     return [PolicyChoice.parse(name) for name in dict.fromkeys(names)]
 
 
+def _loads(text: str | None) -> list[float | None]:
+    """What to play at; None is the workload's own."""
+    if text is None:
+        return [None]
+    try:
+        found = [float(each) for each in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0.001 <= load < math.inf for load in found):
+        raise InputProblem(f"--load takes numbers from 0.001, such as 0.8 or 0.5,1,2, not {text!r}")
+    return list(dict.fromkeys(found))
+
+
+def _check_chart(chart: Path | None, experiments: list[Experiment]) -> None:
+    from replay.report import Case, sweeps
+
+    if chart is not None and not sweeps(Case(each.name, each.load) for each in experiments):
+        raise InputProblem("--chart is drawn over load: give it several, such as --load 0.5,1,2")
+
+
 def _pair(compare: str | None) -> list[str]:
     pair = compare.split(",") if compare else []
     if compare and len(pair) != 2:
@@ -266,8 +298,9 @@ def _write(
     json_file: Path | None,
     full: Path | None,
     report: Path | None,
+    chart: Path | None,
 ) -> None:
-    from replay.report import summary, write_report
+    from replay.report import summary, write_chart, write_report
     from replay.results import write_results
 
     if json_file is not None:
@@ -278,6 +311,9 @@ def _write(
         pair = _pair(compare)
         write_report(results, report, compare=(pair[0], pair[1]) if pair else None)
         _say(f"the report is in {report}")
+    if chart is not None:
+        write_chart(results, chart)
+        _say(f"the chart is in {chart}")
 
 
 def _say(text: str) -> None:

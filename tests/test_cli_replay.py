@@ -77,6 +77,32 @@ def test_the_load_can_be_set(run):
     assert twice["on_time_share"] < usual["on_time_share"]  # type: ignore[operator]
 
 
+def test_several_loads_are_a_chart(run):
+    status, _, err = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf,fcfs", "--load", "1,0.5,2",
+        "--json", "rows.json", "--report", "r.html", "--chart", "c.svg",
+    )  # fmt: skip
+    assert status == 0
+    assert "the chart is in c.svg" in err
+    assert [row["load"] for row in rows()] == [1, 1, 0.5, 0.5, 2, 2]
+    for page in (Path("r.html").read_text(), Path("c.svg").read_text()):
+        assert "On-time share over load in work" in page
+        assert "edf at load 0.5" in page
+
+
+@pytest.mark.parametrize("load", ["0", "-1", "inf", "nan", "1,", "much", "0.5;1"])
+def test_a_load_is_a_share_of_what_the_fleet_can_do(run, load):
+    status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--load", load)
+    assert status == 2
+    assert "--load takes numbers from 0.001, such as 0.8 or 0.5,1,2" in err
+
+
+def test_a_chart_over_load_needs_two(run):
+    status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--chart", "c.svg")
+    assert status == 2
+    assert "--chart is drawn over load: give it several, such as --load 0.5,1,2" in err
+
+
 def test_a_trace_is_cut_scaled_and_given_a_model(run):
     options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"
     run("trace.csv", *options)

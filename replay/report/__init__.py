@@ -1,6 +1,8 @@
-"""What came of a replay, for people: a table on a terminal, rows for programs, an HTML file."""
+"""What came of a replay: a table on a terminal, rows for programs, an HTML file, a chart."""
 
+from replay.report.cases import Case, sweeps
+from replay.report.chart import write_chart
 from replay.report.page import write_report
 from replay.report.table import print_table, summary
 
-__all__ = ["print_table", "summary", "write_report"]
+__all__ = ["Case", "print_table", "summary", "sweeps", "write_chart", "write_report"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -93,6 +94,22 @@ def study(results: Iterable[RunResult]) -> Study:
     for cell in cells.values():
         cell.sort(key=lambda run: run.result.seed)
     return Study(cases, list(policies), cells)
+
+
+def sweeps(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    """What was played at two loads or more, by name; the rest is left out.
+
+    Standard scenarios that differ in nothing else have the load in their names, as `load-0_5`:
+    these are one, `load`.
+    """
+    cases = list(cases)
+    loads = Counter(case.scenario for case in cases)
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        if case.load is not None:
+            named = f"-{case.load:.1f}".replace(".", "_") if loads[case.scenario] == 1 else ""
+            found.setdefault(case.scenario.removesuffix(named), []).append(case)
+    return {name: swept for name, swept in found.items() if len(swept) > 1}
 
 
 def _over_cases(by_case: Iterable[Mapping[int, float]]) -> Estimate | None:

@@ -25,7 +25,7 @@ from replay.report.svg import (
 )
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 96.0, 24.0, 36.0
-_HEIGHT = 260.0
+HEIGHT = 260.0
 _LABEL_GAP = 12.5
 _LABEL_LETTERS = 15
 
@@ -82,9 +82,9 @@ def line_chart(
     """
     right = WIDTH - _RIGHT
     across = Scale(x.low, x.high, _LEFT, right)
-    up = Scale(y.low, y.high, _HEIGHT - _BOTTOM, _TOP)
+    up = Scale(y.low, y.high, HEIGHT - _BOTTOM, _TOP)
     return drawing(
-        _HEIGHT,
+        HEIGHT,
         label,
         _frame(x, y, across, up),
         _marked(at, across) if at else "",
@@ -113,7 +113,7 @@ def _frame(x: Axis, y: Axis, across: Scale, up: Scale) -> Markup:
 def _marked(at: tuple[float, str], across: Scale) -> Markup:
     place = across(at[0])
     words = text(place - 4, _TOP + 9, at[1], anchor="end", class_="axis")
-    return line(place, _TOP, place, _HEIGHT - _BOTTOM, "deadline") + words
+    return line(place, _TOP, place, HEIGHT - _BOTTOM, "deadline") + words
 
 
 def _whiskers(each: Line, across: Scale, up: Scale) -> Markup:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from markupsafe import Markup
 
-from replay.report.cases import Case, Difference, Study
+from replay.report.cases import Case, Difference, Study, sweeps
 from replay.report.figures import RATIO_HIGH, RATIO_STEPS, Figures
 from replay.report.lines import Line, Point, line_chart
 from replay.report.over_time import heights, time_chart
@@ -44,15 +44,7 @@ def bound(found: Study, case: Case) -> float | None:
 
 def load_charts(found: Study) -> list[tuple[str, Markup]]:
     """A chart for each scenario that was played at two loads or more."""
-    return [(name, _load_chart(found, name, cases)) for name, cases in _swept(found).items()]
-
-
-def _swept(found: Study) -> dict[str, list[Case]]:
-    scenarios: dict[str, list[Case]] = {}
-    for case in found.cases:
-        if case.load is not None:
-            scenarios.setdefault(case.scenario, []).append(case)
-    return {name: cases for name, cases in scenarios.items() if len(cases) > 1}
+    return [(name, _load_chart(found, name, cases)) for name, cases in sweeps(found.cases).items()]
 
 
 def _load_chart(found: Study, name: str, cases: Sequence[Case]) -> Markup:
@@ -80,10 +72,10 @@ def _on_time(run: Figures) -> float:
 
 def case_chart(found: Study) -> Markup | None:
     """Rows of marks for what was played at one load alone; None if nothing was."""
-    swept = _swept(found)
+    swept = sweeps(found.cases)
     rows = []
     for case in found.cases:
-        if case.scenario in swept:
+        if any(case in cases for cases in swept.values()):
             continue
         drawn = []
         for series, policy in enumerate(found.policies):

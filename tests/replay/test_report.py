@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from replay.report import print_table, summary, write_report
+from replay.report import print_table, summary, write_chart, write_report
 from replay.report.cases import differences, study
 from replay.report.figures import ENDINGS, figures
 from replay.report.lines import Point
@@ -120,6 +120,25 @@ class TestPage:
             assert heading in page
         for heading in ("By model", "By priority", "Over time", "Case by case"):
             assert heading in page
+
+    def test_scenarios_that_are_named_after_their_loads_are_lines(self, tmp_path):
+        runs = [result("goodput", 1, load) for load in (0.5, 0.9, 1.5)]
+        for run in runs:
+            run.scenario = f"load-{run.load}".replace(".", "_")
+        runs.append(result("goodput", 1, 0.9))
+        page = written(runs, tmp_path)
+        check_page(page)
+        assert "On-time share over load in load" in page
+        assert "On-time share of each policy in each case" in page
+
+    def test_a_chart_is_whole_and_needs_nothing_else(self, tmp_path):
+        write_chart(sweep("goodput", "edf_admit"), tmp_path / "c.svg")
+        drawn = (tmp_path / "c.svg").read_text(encoding="utf-8")
+        names = {e.tag.rpartition("}")[2] for e in ElementTree.fromstring(drawn).iter()}
+        assert {"path", "text"} <= names <= {
+            "svg", "style", "rect", "text", "title", "line", "path", "circle", "polygon", "g"
+        }  # fmt: skip
+        assert not re.search(r"url\(|@import|href", drawn)
 
     def test_what_would_say_nothing_is_left_out(self, tmp_path):
         plain = RunResult("plain", "goodput", 1, 0.9)

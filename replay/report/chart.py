@@ -1,0 +1,49 @@
+"""What is on time over load, as a picture by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from replay.report.cases import study
+from replay.report.lines import HEIGHT
+from replay.report.sections import load_charts
+from replay.report.svg import WIDTH, el, number, text
+from replay.results import RunResult
+
+_STYLE = Path(__file__).with_name("drawing.css")
+_HEAD, _MARGIN = 20.0, 8.0
+
+
+def write_chart(results: Sequence[RunResult], path: Path) -> None:
+    """Writes an SVG file that needs nothing but itself; the same results give the same bytes.
+
+    Args:
+        results: The runs; scenarios stand below each other.
+        path: Where to.
+
+    Raises:
+        OSError: It can't be written.
+        ValueError: No scenario was played at two loads.
+    """
+    charts = load_charts(study(results))
+    if not charts:
+        raise ValueError("nothing was played at two loads")
+    parts, top = [], 0.0
+    for name, chart in charts:
+        parts.append(text(WIDTH / 2, top + 0.7 * _HEAD, name, anchor="middle", class_="head"))
+        parts.append(el("svg", chart, y=top + _HEAD, width=WIDTH, height=HEIGHT))
+        top += _HEAD + HEIGHT
+    drawn = el(
+        "svg",
+        el("style", Markup(_STYLE.read_text(encoding="utf-8"))),
+        el("rect", x=-_MARGIN, width="100%", height="100%", class_="paper"),
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"{number(-_MARGIN)} 0 {number(WIDTH + 2 * _MARGIN)} {number(top)}",
+        role="img",
+        aria_label="What is on time over load",
+    )
+    path.write_text(f"{drawn}\n", encoding="utf-8", newline="\n")
