@@ -59,14 +59,18 @@ def daemon(environment: dict[str, str]) -> Iterator[None]:
 
 
 def run(command: str, environment: dict[str, str], folder: Path) -> str:
-    done = subprocess.run(
-        shlex.split(command),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    for _ in range(10):
+        done = subprocess.run(
+            shlex.split(command),
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        # While other tests run, 50 ms may be too little; then that is what a user is told.
+        if not done.stderr.startswith(("laxity: expired", "laxity: infeasible")):
+            break
     assert done.returncode == 0, done.stderr
     return done.stdout
 
