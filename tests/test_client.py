@@ -250,8 +250,8 @@ class TestDeadline:
 
     def test_a_late_answer_is_delivered_where_it_was_accepted(self, box, client):
         box.on_infer = ignore
-        late = client.submit("digits", image(1), deadline_ms=100, accept_late=True)
-        other = client.submit("digits", image(2), deadline_ms=150)
+        late = client.submit("digits", image(1), deadline_ms=400, accept_late=True)
+        other = client.submit("digits", image(2), deadline_ms=450)
         with pytest.raises(DeadlineExpired):
             other.result()
         assert not late.done()
