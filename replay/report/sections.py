@@ -128,8 +128,8 @@ def difference_chart(pair: tuple[str, str], found: Sequence[Difference]) -> Mark
 
 
 def cost_chart(found: Study) -> Markup | None:
-    """What a thousand requests on time cost; None where nothing costs anything."""
-    if not any(run.result.cost for run in found.runs()):
+    """What a thousand requests on time cost; None where nothing costs anything or is on time."""
+    if not any(map(_cost_per_thousand, found.runs())):
         return None
     bars = []
     for series, policy in enumerate(found.policies):
@@ -144,7 +144,7 @@ def cost_chart(found: Study) -> Markup | None:
 
 def _cost_per_thousand(run: Figures) -> float | None:
     on_time = run.endings["on time"]
-    return run.result.cost / on_time * 1000 if on_time else None
+    return run.cost / on_time * 1000 if run.cost is not None and on_time else None
 
 
 @dataclass(frozen=True, slots=True)
