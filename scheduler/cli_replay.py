@@ -198,15 +198,27 @@ def _verify(path: Path) -> int:
 def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
     from replay.experiment import PolicyChoice
 
-    names = [name for name in policy.split(",") if name]
+    names = [name for name in _listed(policy) if name]
     names += [name for name in _pair(compare) if name not in names]
     if not names:
         raise InputProblem("--policy names no policy")
     return [PolicyChoice.parse(name) for name in dict.fromkeys(names)]
 
 
+def _listed(text: str) -> list[str]:
+    """What stands between commas; those in the brackets of an option are its own."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
 def _pair(compare: str | None) -> list[str]:
-    pair = compare.split(",") if compare else []
+    pair = _listed(compare) if compare else []
     if compare and len(pair) != 2:
         raise InputProblem(f"--compare takes two policies, A,B, not {compare!r}")
     return pair

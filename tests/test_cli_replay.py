@@ -69,6 +69,14 @@ def test_a_workload_with_policies_and_seeds(run):
     assert [result.seed for result in read_results("full.json")] == [1, 1, 2, 2]
 
 
+def test_a_wrapped_policy_has_options_of_its_own(run):
+    hedged = "hedge?inner={name: edf, quantile: 0.9}&extra=0.1"
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--no-bound", "--json", "rows.json")
+    status, _, err = run(*words, "--policy", f"fcfs,{hedged}", "--compare", f"{hedged},edf")
+    assert status == 0, err
+    assert [row["policy"] for row in rows()] == ["fcfs", hedged, "edf"]
+
+
 def test_the_load_can_be_set(run):
     run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "2", "--json", "a.json")
     run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--json", "b.json")

@@ -65,6 +65,20 @@ def test_a_wrapper_takes_another_policy_by_name_with_its_options():
     assert made.quantile == made.inner.quantile == 0.8
 
 
+def test_of_a_wrapped_policy_the_name_alone_will_do():
+    made: Any = make_policy("hedge", inner="edf")
+    assert type(made.inner) is Edf
+    with pytest.raises(ValueError, match=r"policy 'efd' is not known \(did you mean 'edf'\?\)"):
+        make_policy("hedge", inner="efd")
+
+
+@pytest.mark.parametrize("inner", [{"quantile": 0.9}, 5, ["edf"]])
+@pytest.mark.parametrize("wrapper", ["hedge", "proactive_drop", "spill"])
+def test_what_is_no_policy_can_not_be_wrapped(wrapper, inner):
+    with pytest.raises(ValueError, match=rf"policy '{wrapper}': inner is a policy, as edf"):
+        make_policy(wrapper, inner=inner)
+
+
 def test_an_option_of_a_wrapped_policy_is_told_as_its_own():
     with pytest.raises(ValueError, match=r"policy 'edf' has no option 'depth'"):
         make_policy("spill", inner={"name": "edf", "depth": 3})
