@@ -190,8 +190,14 @@ class Simulator:
             self.scheduler.handle(TargetUp(target), 0)
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[Ending]:
-        """Plays a workload, in order of time, to its end; the endings as they happen."""
+        """Plays a workload, in order of time, to its end; the endings as they happen.
+
+        Raises:
+            OverflowError: A request, or its deadline, is 146 years after the start or later.
+        """
         for at_ns, together in (_together if self._at_once else _singly)(arrivals):
+            if at_ns >= _NEVER_NS:
+                raise OverflowError(f"a request {at_ns} ns after the start")
             while self._next_ns() <= at_ns:
                 yield from self._play_next()
             requests = tuple([self._request(arrival) for arrival in together])
@@ -200,6 +206,9 @@ class Simulator:
             yield from self._play_next()
 
     def _request(self, arrival: Arrival) -> Request:
+        deadline_ns = arrival.at_ns + arrival.budget_ns
+        if deadline_ns >= _NEVER_NS:
+            raise OverflowError(f"a deadline {deadline_ns} ns after the start")
         request_id = self._next_id
         self._next_id = request_id + 1
         self._arrivals[request_id] = arrival
@@ -209,7 +218,7 @@ class Simulator:
         return Request(
             request_id,
             arrival.kind,
-            arrival.at_ns + arrival.budget_ns,
+            deadline_ns,
             arrival.priority,
             arrival.weight,
             arrival.size_bytes,

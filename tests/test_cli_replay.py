@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,7 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["trace.csv", "--fleet", "fleet.yaml", "--model", "digit"], "did you mean 'digits'?"),
         (["trace.csv", "--fleet", "fleet.yaml", "--format", "azur"], "unknown trace format"),
         (["bad.csv", "--fleet", "fleet.yaml"], "bad.csv:3: "),
+        (["far.csv", "--fleet", "fleet.yaml", "--no-bound"], "a number is too large"),
         (["empty", "--fleet", "fleet.yaml"], "no file named *.journal"),
         (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
         (["fleet.yaml", "--fleet", "fleet.yaml"], "fleet.yaml: "),
@@ -168,12 +170,20 @@ def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
         "    def decide(self, view):\n        return ()\n"
     )
     Path("bad.csv").write_text("arrival_ms,qos,deadline_ms\n0,a,40\n10,a,soon\n")
+    Path("far.csv").write_text(f"arrival_ms,qos,deadline_ms\n0,a,40\n{10**14},a,40\n")
     status, out, err = run(*words)
     assert status == 2
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+def test_a_trace_in_a_pipe_is_refused_for_what_it_is(run, files):
+    os.mkfifo(files / "pipe")
+    status, _, err = run("pipe", "--fleet", "fleet.yaml")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "pipe is a pipe" in err
 
 
 def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):
