@@ -156,13 +156,14 @@ class Calibration:
 
     @property
     def batches(self) -> int:
-        """How many batches say so."""
-        return sum(count for _, _, count in self.points)
+        """How many batches say so; each of them speaks of every promise."""
+        return max(count for _, _, count in self.points)
 
     @property
     def gap(self) -> float:
-        """Observed less promised, mean over batches."""
-        return sum((seen - said) * count for said, seen, count in self.points) / self.batches
+        """Observed less promised, mean over promises and batches."""
+        counts = sum(count for _, _, count in self.points)
+        return sum((seen - said) * count for said, seen, count in self.points) / counts
 
 
 def calibrations(found: Study) -> list[Calibration]:

@@ -268,6 +268,12 @@ class TestNumbers:
         run.add(row(0, 90, "late"))
         assert "Cost per thousand" not in written([run], tmp_path)
 
+    def test_a_batch_counts_once_however_many_promises_it_is_held_against(self, tmp_path):
+        runs = [result("edf", seed) for seed in (1, 2)]
+        for run in runs:
+            run.calibration = [(0.5, 0.4, 40), (0.9, 0.88, 40), (0.95, 0.94, 40)]
+        assert "<td>-4.3</td><td>80</td>" in written(runs, tmp_path)
+
     def test_the_table_is_the_mean_over_seeds(self, tmp_path):
         runs = [result("goodput", seed) for seed in (1, 2, 3)]
         shares = [run.on_time_share() for run in runs]
