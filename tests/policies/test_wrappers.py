@@ -338,6 +338,32 @@ def test_what_hangs_is_sent_again_at_the_last_useful_moment():
     watch.close()
 
 
+@pytest.mark.parametrize(("budget", "copied"), [(0.4, []), (0.5, [("cloud", (1,))])])
+@pytest.mark.parametrize("between", [False, True])
+def test_second_copies_are_paid_out_of_the_budget_of_a_wrapped_spill(budget, copied, between):
+    inner: dict[str, Any] = {"name": "spill", "inner": "edf", "budget_per_hour": budget}
+    if between:
+        inner = {"name": "proactive_drop", "inner": inner}
+    cloud = replace(CLOUD, offers=target().offers)
+    watch = box(lambda: make_policy("hedge", inner=inner, extra=1.0), target(), cloud)
+    assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
+    late_ns = watch.scheduler.alarm.armed_ns if copied else 40 * MS
+    assert late_ns is not None
+    assert sent(watch.handle(Woken(), late_ns)) == copied
+    watch.close()
+
+
+def test_a_copy_goes_where_the_budget_allows_it():
+    near = [target(name, offer(base_ms=20)) for name in ("cpu:0", "gpu:0")]
+    inner = {"name": "spill", "inner": "edf", "budget_per_hour": 0.0}
+    watch = box(lambda: make_policy("hedge", inner=inner, extra=1.0), *near, CLOUD)
+    assert sent(submit(watch, request(1, 90))) == [("cpu:0", (1,))]
+    late_ns = watch.scheduler.alarm.armed_ns
+    assert late_ns is not None
+    assert sent(watch.handle(Woken(), late_ns)) == [("gpu:0", (1,))]
+    watch.close()
+
+
 def test_second_copies_are_capped():
     watch = box(lambda: Hedged(extra=0.5), target("cpu:0"), target("gpu:0"))
     submit(watch, request(1, 50))
