@@ -89,7 +89,9 @@ def replay(
     ] = None,
     requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most.")] = None,
     only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes that play, or send to a running box.")
+    ] = 1,
     bound: Annotated[bool, typer.Option(help="Compute what a clairvoyant could do.")] = True,
     compare: Annotated[
         str | None, typer.Option(metavar="A,B", help="Differences A - B, paired over the seeds.")
@@ -119,7 +121,7 @@ def replay(
 
         check_places(json_file, full, report)
         if _is_live(against):
-            _refuse(ctx, {"policy", "compare", "jobs"}, "a running box has a policy of its own")
+            _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
         ask = Ask(
             source, fleet, load, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
             only, bound, url,
@@ -127,7 +129,7 @@ def replay(
         experiments = plan(ask, live=_is_live(against))
         choices = _choices(policy, compare)
         if _is_live(against):
-            results = _play_live(experiments, url, seeds)
+            results = _play_live(experiments, url, seeds, jobs)
         else:
             results = _simulate(experiments, choices, seeds, jobs)
         _show(results, compare)
@@ -146,14 +148,16 @@ def _simulate(
         return run_all(experiments, choices, range(1, seeds + 1), jobs, lambda _: advance())
 
 
-def _play_live(experiments: list[Experiment], url: str | None, seeds: int) -> list[RunResult]:
+def _play_live(
+    experiments: list[Experiment], url: str | None, seeds: int, jobs: int
+) -> list[RunResult]:
     from replay.live_experiment import play_experiment
 
     results = []
     with _progress(len(experiments) * seeds) as advance:
         for experiment in experiments:
             for seed in range(1, seeds + 1):
-                result, warning = play_experiment(experiment, seed, url)
+                result, warning = play_experiment(experiment, seed, url, jobs)
                 if warning is not None:
                     _say(warning)
                 results.append(result)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from replay.results import read_results
+from replay.live_processes import LiveError
+from replay.results import RunResult, read_results
 from scheduler import cli
 
 FLEET = """
@@ -184,6 +185,21 @@ def test_a_trace_in_a_pipe_is_refused_for_what_it_is(run, files):
     status, _, err = run("pipe", "--fleet", "fleet.yaml")
     assert (status, err.count("\n")) == (2, 1)
     assert "pipe is a pipe" in err
+
+
+def test_several_processes_send_to_a_running_box(run, monkeypatch):
+    def play(experiment, seed, url, processes):
+        if processes == 3:
+            raise LiveError("process 2 of the load generator has died")
+        return RunResult(experiment.name, f"with {processes}", seed, against="live"), None
+
+    monkeypatch.setattr("replay.live_experiment.play_experiment", play)
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")
+    status, _, err = run(*words, "--jobs", "2")
+    assert status == 0, err
+    assert [row["policy"] for row in rows()] == ["with 2"]
+    status, _, err = run(*words, "--jobs", "3")
+    assert (status != 0, err) == (True, "laxity: process 2 of the load generator has died\n")
 
 
 def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):
