@@ -73,7 +73,8 @@ def build_policy(
 
     Args:
         name: What `find` knows it by.
-        options: The policy's own; a mapping with a `name` among them is itself a policy.
+        options: The policy's own; a mapping with a `name` among them is itself a policy, and so is
+            the `inner` of a wrapper, of which the name alone will do.
         find: Finds a factory by name, or raises `ValueError`.
 
     Raises:
@@ -82,9 +83,14 @@ def build_policy(
     factory = find(name)
     made = {}
     for key, value in options.items():
+        if key == "inner" and isinstance(value, str):
+            value = {"name": value}
         if isinstance(value, Mapping) and "name" in value:
             inner = {str(k): v for k, v in value.items() if k != "name"}
             value = build_policy(str(value["name"]), inner, find)
+        elif key == "inner" and value is not None and not hasattr(value, "decide"):
+            told = f"inner is a policy, as edf or {{name: edf, quantile: 0.9}}, not {value!r}"
+            raise ValueError(f"policy {name!r}: {told}")
         made[key] = value
     _check_options(name, factory, made)
     try:

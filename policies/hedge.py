@@ -3,7 +3,8 @@
 Rule: the wrapped policy decides about what waits. A request that still runs when another target
 that has nothing else to do could only just finish it in time is sent there as well. The first
 copy that is done answers, the other is cancelled. The time that second copies are predicted to
-take is capped at a share of the time of all first ones.
+take is capped at a share of the time of all first ones. Those that go to remote targets are paid
+out of the budget of a `spill`, where one is wrapped.
 
 Inputs: deadlines, predicted latencies, what runs where since when; and what the wrapped policy
 looks at. Wins where latency has a long tail or targets hang, and another target is often idle.
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from policies.goodput import Goodput
+from policies.spill import Spill
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Hedge, Place, Policy, View, Wake
 from scheduler.core.requests import Request
@@ -69,6 +71,7 @@ class Hedged:
         self.inner = inner or Goodput(quantile)
         self.quantile: float = getattr(self.inner, "quantile", quantile)
         self.extra = extra
+        self._payer = _payer(self.inner)
         self._early_ns = int(early_ms * _MS)
         self._view: View | None = None
         self._first_ns = self._second_ns = 0
@@ -108,7 +111,11 @@ class Hedged:
                         f"still runs on {run.target_id}, and could only just be in time here",
                     )
                     took_ns = self._takes_ns(view, hedge)
-                    if self._second_ns + took_ns <= self.extra * self._first_ns:
+                    if self._second_ns + took_ns <= self.extra * self._first_ns and (
+                        self._payer is None
+                        or not copy.target.spec.remote
+                        or self._payer.pays(_cost(view, copy.target, copy.offer), view.now_ns)
+                    ):
                         self._second_ns += took_ns
                         self._copied.add(copy.request.id)
                         yield hedge
@@ -128,6 +135,8 @@ class Hedged:
             best: _Copy | None = None
             for target in others:
                 for offer in target.usable(request.kind):
+                    if not self._covers(view, target, offer):
+                        continue
                     takes_ns = view.predict_ns(target, offer, 1, self.quantile)
                     way_ns = target.spec.transfer_ns[0]
                     way_ns += target.spec.quickest_ns(request.kind, request.size_bytes)
@@ -136,3 +145,19 @@ class Hedged:
                         best = _Copy(request, target, offer, latest_ns)
             if best is not None:
                 yield best
+
+    def _covers(self, view: View, target: TargetState, offer: Offer) -> bool:
+        if self._payer is None or not target.spec.remote:
+            return True
+        return self._payer.covers(_cost(view, target, offer), view.now_ns)
+
+
+def _cost(view: View, target: TargetState, offer: Offer) -> float:
+    return target.spec.cost(1, view.predict_ns(target, offer, 1, 0.5), offer.energy(1))
+
+
+def _payer(policy: Policy | None) -> Spill | None:
+    """Whose budget second copies have to keep: that of a `spill` among what is wrapped."""
+    while policy is not None and not isinstance(policy, Spill):
+        policy = getattr(policy, "inner", None)
+    return policy

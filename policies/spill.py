@@ -67,6 +67,16 @@ class Spill:
         self._now_ns = view.now_ns
         yield from self._away.decide(view)
 
+    def covers(self, cost: float, now_ns: int) -> bool:
+        """Whether the budget would allow a wrapper of this policy to spend so much."""
+        self._now_ns = now_ns
+        return self._covers(cost)
+
+    def pays(self, cost: float, now_ns: int) -> bool:
+        """Spends what a wrapper of this policy sends to a remote target, if the budget allows."""
+        self._now_ns = now_ns
+        return self._pays(cost)
+
     def _pays(self, cost: float) -> bool:
         """Spends what a batch costs, if the budget allows."""
         if not self._covers(cost):

@@ -11,7 +11,7 @@ from typing import Any
 from replay.bound import fluid_bound, whole_bound
 from replay.fleet import Fleet
 from replay.results import RunResult
-from replay.simulator import Arrival, Ending, OnRun, Simulator
+from replay.simulator import Arrival, Ending, OnLook, OnRun, Simulator
 from replay.sources import Source
 from replay.watching import Calibration, Timeline, row_of
 from scheduler.core.commands import Dispatch
@@ -110,32 +110,34 @@ class Experiment:
         result = RunResult(self.name, choice.label, seed, self.load, notes=list(fleet.notes))
         result.rows.limit = self.rows
         calibration, bill = Calibration(fleet.targets()), _Bill(fleet)
+        timeline = Timeline()
 
         def on_run(run: Dispatch, begun_ns: int, done_ns: int) -> None:
             calibration.add(run, begun_ns, done_ns)
             bill.add(run, begun_ns, done_ns)
 
         try:
-            self._play(self._simulator(choice, seed, on_run), seed, result)
+            simulator = self._simulator(choice, seed, on_run, timeline.look)
+            for ending in simulator.run(self.arrivals(seed)):
+                result.add(row_of(ending))
         except PolicyFailed as error:
             raise ValueError(f"policy {choice.label!r} failed: {error}") from error
+        result.timeline = timeline.samples
         result.calibration = calibration.points()
         result.cost, result.energy_j = bill.total, bill.energy_uj / 1e6
         return result
-
-    def _play(self, simulator: Simulator, seed: int, result: RunResult) -> None:
-        timeline = Timeline()
-        for ending in simulator.run(self.arrivals(seed)):
-            result.add(row_of(ending))
-            if ending.at_ns >= timeline.next_ns:
-                timeline.look(simulator.scheduler, ending.at_ns)
-        result.timeline = timeline.samples
 
     def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
         """Plays it with a policy; each ending as it happens, and nothing kept."""
         return self._simulator(choice, seed).run(self.arrivals(seed))
 
-    def _simulator(self, choice: PolicyChoice, seed: int, on_run: OnRun | None = None) -> Simulator:
+    def _simulator(
+        self,
+        choice: PolicyChoice,
+        seed: int,
+        on_run: OnRun | None = None,
+        on_look: OnLook | None = None,
+    ) -> Simulator:
         fleet = self.fleet
         simulator = Simulator(
             choice.make(),
@@ -145,6 +147,7 @@ class Experiment:
             world=fleet.world(seed),
             on_run=on_run,
             at_once=self.at_once,
+            on_look=on_look,
         )
         for at_ns, event in fleet.events():
             simulator.at(at_ns, event)

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from yaml import Node
 
 from replay.fleet import Device, Fleet, Truth, lognormal_samples, quantile_samples
@@ -43,7 +43,7 @@ MOST_FACTOR = 1_000.0
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Quantiles(_Strict):
@@ -103,6 +103,14 @@ class ModelProfile(_Strict):
         return Offer(self.name, self.variant, "simulated", samples, rank, self.accuracy, energy_uj)
 
 
+def _told_apart(models: tuple[ModelProfile, ...]) -> tuple[ModelProfile, ...]:
+    names = [(each.name, each.variant) for each in models]
+    for name, variant in names:
+        if names.count((name, variant)) > 1:
+            raise ValueError(f"should have variant {variant!r} of model {name!r} once")
+    return models
+
+
 class Drift(_Strict):
     """From when on everything takes how many times as long as profiled; the policy isn't told."""
 
@@ -126,6 +134,14 @@ class DeviceFile(_Strict):
     bias: float | None = Field(default=None, gt=0)
     misprediction: float | None = Field(default=None, ge=0, lt=1)
     drift: tuple[Drift, ...] | None = None
+
+    _told_apart = field_validator("models")(_told_apart)
+
+    @model_validator(mode="after")
+    def _scales_what_it_shares(self) -> DeviceFile:
+        if self.models and "time_scale" in self.model_fields_set:
+            raise ValueError("time_scale is for the fleet's models; models of its own are as told")
+        return self
 
 
 class LinkFile(_Strict):
@@ -208,6 +224,8 @@ class FleetFile(_Strict):
                 if not self.models and not device.models:
                     raise ValueError(f"device {device.id!r} has no models, nor has the fleet")
         return self
+
+    _told_apart = field_validator("models")(_told_apart)
 
     def fleet(self, name: str, folder: Path) -> Fleet:
         """What the file describes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -26,6 +27,11 @@ SUFFIX = ".journal"
 
 _LARGEST_RECORD = 64 << 20
 _LONGEST_LIST = 1_000_000
+
+_ZEROS = 64
+"""So many at the end of a file are no part of a record: a loss of power has left them."""
+
+_BLOCK = 65_536
 
 Note = Callable[[str], None]
 """Hears what is to be known of a journal that is read all the same."""
@@ -136,8 +142,9 @@ class JournalFile:
         return file
 
     def _values(self, file: Any) -> Iterator[Any]:
+        sound = _Sound(file, len(MAGIC))
         unpacker = msgpack.Unpacker(
-            file,
+            sound,
             strict_map_key=False,
             max_buffer_size=_LARGEST_RECORD,
             max_array_len=_LONGEST_LIST,
@@ -150,12 +157,50 @@ class JournalFile:
             raise self._error(f"no msgpack ({error or type(error).__name__})", "msgpack") from None
         except OSError as error:
             raise self._error(f"reading failed ({error.strerror})", "more records") from None
-        left = file.tell() - len(MAGIC) - unpacker.tell()
-        if left:
+        left = sound.at - len(MAGIC) - unpacker.tell()
+        if sound.zeros:
+            self._note(f"{self.path} ends in zeros after record {self.number}")
+        elif left:
             self._note(f"{self.path} is cut off: the last {left} bytes are no whole record")
 
     def _error(self, found: str, expected: str) -> JournalError:
         return JournalError(str(self.path), self.number or None, found, expected)
+
+
+class _Sound:
+    """A file from a place on, up to the zeros that fill it to its end.
+
+    A record that such zeros begin in can't be told from a whole one: it is cut off where they do.
+
+    Args:
+        file: Seekable.
+        at: The place.
+
+    Attributes:
+        at: What has been read so far.
+        zeros: How many there are at the end; 0 where there are too few to tell.
+    """
+
+    def __init__(self, file: Any, at: int) -> None:
+        """Looks for zeros."""
+        size = end = file.seek(0, os.SEEK_END)
+        while end > at:
+            start = max(at, end - _BLOCK)
+            file.seek(start)
+            kept = file.read(end - start).rstrip(b"\0")
+            end = start + len(kept)
+            if kept:
+                break
+        self.at = file.seek(at)
+        self.zeros = size - end if size - end >= _ZEROS else 0
+        self._file = file
+        self._end = size - self.zeros
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes."""
+        data: bytes = self._file.read(min(size, self._end - self.at))
+        self.at += len(data)
+        return data
 
 
 def journal_runs(path: Path | str, note: Note = warn) -> Iterator[list[JournalFile]]:
@@ -186,9 +231,9 @@ def _ends_in_header(path: Path) -> bool:
     with data as file:
         start = file.read(len(MAGIC))
         if start != MAGIC:
-            return MAGIC.startswith(start)
+            return MAGIC.startswith(start.rstrip(b"\0"))
         try:
-            msgpack.Unpacker(file).skip()
+            msgpack.Unpacker(_Sound(file, len(MAGIC))).skip()
         except msgpack.OutOfData:
             return True
         except (msgpack.UnpackException, TypeError, ValueError):

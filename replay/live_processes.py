@@ -33,7 +33,7 @@ from replay.live import (
 )
 from replay.live_inputs import MakeInputs
 from replay.simulator import Arrival
-from scheduler import AsyncClient
+from scheduler import AsyncClient, LaxityError
 
 HAND = 32
 """Requests and ends that travel at once: unpacking so many takes a fraction of a millisecond."""
@@ -48,7 +48,7 @@ READY_S = 60.0
 Numbered = tuple[int, Arrival]
 
 
-class LiveError(Exception):
+class LiveError(LaxityError):
     """A process of a live replay has failed."""
 
 

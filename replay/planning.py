@@ -162,6 +162,10 @@ def _retimed(stream: Any, ask: Ask) -> Any:
 
 
 def _trace(ask: Ask, path: Path) -> Experiment:
+    if path.is_fifo():
+        raise AskError(
+            f"{path} is a pipe; a trace is read once for each policy, so it needs a file"
+        )
     if ask.load is not None:
         raise AskError("the load of a trace can't be set; give it a --rate-scale")
     if ask.format is not None and ask.format not in FORMATS:

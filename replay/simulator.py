@@ -103,6 +103,9 @@ class World(Protocol):
 OnRun = Callable[[Dispatch, int, int], None]
 """Hears of a batch that a target begins, when it begins, and when it will be done."""
 
+OnLook = Callable[[Scheduler, int], int]
+"""Looks at the scheduler before the first event after a moment; says the next such moment."""
+
 
 @value(frozen=True, slots=True)
 class _Landed:
@@ -148,6 +151,7 @@ class Simulator:
         on_run: Hears of every batch that begins.
         at_once: Whether requests that come at the same time are submitted in one event, as those
             are that a daemon reads together; otherwise each is decided about alone.
+        on_look: Looks at the scheduler now and then, the first time after moment 0.
 
     Attributes:
         scheduler: The core that is played with.
@@ -163,6 +167,7 @@ class Simulator:
         world: World | None = None,
         on_run: OnRun | None = None,
         at_once: bool = False,
+        on_look: OnLook | None = None,
     ) -> None:
         """Brings the targets up at time 0."""
         self.scheduler = Scheduler(policy, limits)
@@ -170,6 +175,8 @@ class Simulator:
         self._world = world
         self._on_run = on_run
         self._at_once = at_once
+        self._on_look: OnLook = on_look or _look_away
+        self._look_ns = 0
         self._agenda: list[tuple[int, int, Event | _Landed | _Freed]] = []
         self._order = 0
         self._wake_ns = _NEVER_NS
@@ -183,8 +190,14 @@ class Simulator:
             self.scheduler.handle(TargetUp(target), 0)
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[Ending]:
-        """Plays a workload, in order of time, to its end; the endings as they happen."""
+        """Plays a workload, in order of time, to its end; the endings as they happen.
+
+        Raises:
+            OverflowError: A request, or its deadline, is 146 years after the start or later.
+        """
         for at_ns, together in (_together if self._at_once else _singly)(arrivals):
+            if at_ns >= _NEVER_NS:
+                raise OverflowError(f"a request {at_ns} ns after the start")
             while self._next_ns() <= at_ns:
                 yield from self._play_next()
             requests = tuple([self._request(arrival) for arrival in together])
@@ -193,6 +206,9 @@ class Simulator:
             yield from self._play_next()
 
     def _request(self, arrival: Arrival) -> Request:
+        deadline_ns = arrival.at_ns + arrival.budget_ns
+        if deadline_ns >= _NEVER_NS:
+            raise OverflowError(f"a deadline {deadline_ns} ns after the start")
         request_id = self._next_id
         self._next_id = request_id + 1
         self._arrivals[request_id] = arrival
@@ -202,7 +218,7 @@ class Simulator:
         return Request(
             request_id,
             arrival.kind,
-            arrival.at_ns + arrival.budget_ns,
+            deadline_ns,
             arrival.priority,
             arrival.weight,
             arrival.size_bytes,
@@ -277,6 +293,8 @@ class Simulator:
 
     def _tell(self, event: Event, now_ns: int, run: Dispatch | None = None) -> list[Ending]:
         """Tells the scheduler of an event, and does as it says."""
+        if now_ns > self._look_ns:
+            self._look_ns = self._on_look(self.scheduler, now_ns)
         endings: list[Ending] = []
         for command in self.scheduler.handle(event, now_ns):
             if isinstance(command, Finish):
@@ -328,6 +346,10 @@ class Simulator:
         if worker.far and self._world is not None:
             heard_ns = self._world.heard_ns(worker.target_id, now_ns)
         self._push(heard_ns, BatchFailed(run.run_id, "skipped", started=False))
+
+
+def _look_away(_scheduler: Scheduler, _now_ns: int) -> int:
+    return _NEVER_NS
 
 
 def _singly(arrivals: Iterable[Arrival]) -> Iterator[tuple[int, Iterable[Arrival]]]:

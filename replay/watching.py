@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Mapping
 
 from replay.results import Row, Sample
 from replay.simulator import Ending
@@ -15,7 +16,7 @@ QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 """The promises whose keeping is measured."""
 
 SAMPLES = 600
-"""So many points has a timeline at most."""
+"""So many points has a timeline at most; an even number."""
 
 FIRST_STEP_NS = 5_000_000
 
@@ -38,28 +39,48 @@ def row_of(ending: Ending) -> Row:
 
 
 class Timeline:
-    """Looks at the scheduler now and then, less often the longer it takes.
+    """Looks at the scheduler at up to `SAMPLES` moments, the further apart the longer it takes.
+
+    They are by chance, one in each step of time: when a batch ends its target has just become free,
+    and even steps would meet what comes evenly always in the same phase.
 
     Attributes:
         samples: What it saw.
-        next_ns: When it is to look again.
     """
 
     def __init__(self) -> None:
         """Has seen nothing."""
         self.samples: list[Sample] = []
-        self.next_ns = 0
         self._step_ns = FIRST_STEP_NS
+        self._begun_ns = self._at_ns = 0
+        self._chance = random.Random(0).random
+        self._rest: tuple[int, int, Mapping[str, int]] | None = None
 
-    def look(self, scheduler: Scheduler, now_ns: int) -> None:
-        """Notes what is queued and running."""
+    def look(self, scheduler: Scheduler, now_ns: int) -> int:
+        """Notes what is queued and running at its moments before now, up to which it stays so.
+
+        Returns:
+            When the next moment is.
+        """
         queued = sum(len(queue) for queue in scheduler.queues.values())
         busy = {target_id: len(target.runs) for target_id, target in scheduler.targets.items()}
-        self.samples.append(Sample(now_ns, queued, busy))
-        if len(self.samples) >= SAMPLES:
-            self.samples = self.samples[::2]
-            self._step_ns *= 2
-        self.next_ns = now_ns + self._step_ns
+        if self._rest is not None:
+            self._note(*self._rest)
+        # A rest is one if something comes after it: old wake-ups may be due long after the end.
+        self._rest = None if queued or any(busy.values()) else (now_ns, queued, busy)
+        if self._rest is None:
+            self._note(now_ns, queued, busy)
+        return self._at_ns
+
+    def _note(self, until_ns: int, queued: int, busy: Mapping[str, int]) -> None:
+        while self._at_ns < until_ns:
+            self.samples.append(Sample(self._at_ns, queued, busy))
+            if len(self.samples) >= SAMPLES:
+                pairs = zip(self.samples[::2], self.samples[1::2], strict=True)
+                self.samples = [pair[self._chance() < 0.5] for pair in pairs]
+                self._step_ns *= 2
+            self._begun_ns += self._step_ns
+            self._at_ns = self._begun_ns + int(self._chance() * self._step_ns)
 
 
 class Calibration:

@@ -96,7 +96,9 @@ def replay(
     ] = None,
     requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most.")] = None,
     only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes that play, or send to a running box.")
+    ] = 1,
     bound: Annotated[bool, typer.Option(help="Compute what a clairvoyant could do.")] = True,
     compare: Annotated[
         str | None, typer.Option(metavar="A,B", help="Differences A - B, paired over the seeds.")
@@ -129,7 +131,7 @@ def replay(
 
         check_places(json_file, full, report, chart)
         if _is_live(against):
-            _refuse(ctx, {"policy", "compare", "jobs"}, "a running box has a policy of its own")
+            _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
         ask = Ask(
             source, fleet, None, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
             only, bound, url,
@@ -139,7 +141,7 @@ def replay(
         choices = _choices(policy, compare)
         _check_chart(chart, experiments)
         if _is_live(against):
-            results = _play_live(experiments, url, seeds)
+            results = _play_live(experiments, url, seeds, jobs)
         else:
             results = _simulate(experiments, choices, seeds, jobs)
         _show(results, compare)
@@ -158,14 +160,16 @@ def _simulate(
         return run_all(experiments, choices, range(1, seeds + 1), jobs, lambda _: advance())
 
 
-def _play_live(experiments: list[Experiment], url: str | None, seeds: int) -> list[RunResult]:
+def _play_live(
+    experiments: list[Experiment], url: str | None, seeds: int, jobs: int
+) -> list[RunResult]:
     from replay.live_experiment import play_experiment
 
     results = []
     with _progress(len(experiments) * seeds) as advance:
         for experiment in experiments:
             for seed in range(1, seeds + 1):
-                result, warning = play_experiment(experiment, seed, url)
+                result, warning = play_experiment(experiment, seed, url, jobs)
                 if warning is not None:
                     _say(warning)
                 results.append(result)
@@ -210,7 +214,7 @@ def _verify(path: Path) -> int:
 def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
     from replay.experiment import PolicyChoice
 
-    names = [name for name in policy.split(",") if name]
+    names = [name for name in _listed(policy) if name]
     names += [name for name in _pair(compare) if name not in names]
     if not names:
         raise InputProblem("--policy names no policy")
@@ -237,8 +241,20 @@ def _check_chart(chart: Path | None, experiments: list[Experiment]) -> None:
         raise InputProblem("--chart is drawn over load: give it several, such as --load 0.5,1,2")
 
 
+def _listed(text: str) -> list[str]:
+    """What stands between commas; those in the brackets of an option are its own."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
 def _pair(compare: str | None) -> list[str]:
-    pair = compare.split(",") if compare else []
+    pair = _listed(compare) if compare else []
     if compare and len(pair) != 2:
         raise InputProblem(f"--compare takes two policies, A,B, not {compare!r}")
     return pair

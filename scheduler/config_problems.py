@@ -124,6 +124,8 @@ def problems_of(
     """Says each of pydantic's errors in the words of the file."""
     problems = []
     for item in error.errors(include_url=False):
+        if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
+            continue  # pydantic counts only the items in which there is no mistake
         location, line = _locate(item["loc"], node)
         problems.append(Problem(_place(location), _message(item, model, location), line))
     return problems

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from replay.results import read_results
+from replay.live_processes import LiveError
+from replay.results import RunResult, read_results
 from scheduler import cli
 
 FLEET = """
@@ -67,6 +69,14 @@ def test_a_workload_with_policies_and_seeds(run):
     ]  # fmt: skip
     assert {row["scenario"] for row in found} == {"work"}
     assert [result.seed for result in read_results("full.json")] == [1, 1, 2, 2]
+
+
+def test_a_wrapped_policy_has_options_of_its_own(run):
+    hedged = "hedge?inner={name: edf, quantile: 0.9}&extra=0.1"
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--no-bound", "--json", "rows.json")
+    status, _, err = run(*words, "--policy", f"fcfs,{hedged}", "--compare", f"{hedged},edf")
+    assert status == 0, err
+    assert [row["policy"] for row in rows()] == ["fcfs", hedged, "edf"]
 
 
 def test_the_load_can_be_set(run):
@@ -165,6 +175,7 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["trace.csv", "--fleet", "fleet.yaml", "--model", "digit"], "did you mean 'digits'?"),
         (["trace.csv", "--fleet", "fleet.yaml", "--format", "azur"], "unknown trace format"),
         (["bad.csv", "--fleet", "fleet.yaml"], "bad.csv:3: "),
+        (["far.csv", "--fleet", "fleet.yaml", "--no-bound"], "a number is too large"),
         (["empty", "--fleet", "fleet.yaml"], "no file named *.journal"),
         (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
         (["fleet.yaml", "--fleet", "fleet.yaml"], "fleet.yaml: "),
@@ -186,12 +197,35 @@ def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
         "    def decide(self, view):\n        return ()\n"
     )
     Path("bad.csv").write_text("arrival_ms,qos,deadline_ms\n0,a,40\n10,a,soon\n")
+    Path("far.csv").write_text(f"arrival_ms,qos,deadline_ms\n0,a,40\n{10**14},a,40\n")
     status, out, err = run(*words)
     assert status == 2
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+def test_a_trace_in_a_pipe_is_refused_for_what_it_is(run, files):
+    os.mkfifo(files / "pipe")
+    status, _, err = run("pipe", "--fleet", "fleet.yaml")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "pipe is a pipe" in err
+
+
+def test_several_processes_send_to_a_running_box(run, monkeypatch):
+    def play(experiment, seed, url, processes):
+        if processes == 3:
+            raise LiveError("process 2 of the load generator has died")
+        return RunResult(experiment.name, f"with {processes}", seed, against="live"), None
+
+    monkeypatch.setattr("replay.live_experiment.play_experiment", play)
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")
+    status, _, err = run(*words, "--jobs", "2")
+    assert status == 0, err
+    assert [row["policy"] for row in rows()] == ["with 2"]
+    status, _, err = run(*words, "--jobs", "3")
+    assert (status != 0, err) == (True, "laxity: process 2 of the load generator has died\n")
 
 
 def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):

@@ -13,7 +13,7 @@ import random
 from array import array
 from collections.abc import Iterator
 
-from replay.readers.columns import header_cells
+from replay.readers.columns import header_cells, row_cells
 from replay.readers.entry import TraceEntry, TraceFormat
 from replay.readers.lines import Lines, shown
 from replay.readers.spread import spread_evenly
@@ -54,7 +54,7 @@ def _counted(lines: Lines) -> tuple[list[tuple[str, str | None]], list[_Minute]]
     totals = [0] * length
     held = 0
     for line in lines:
-        cells = line.split(",")
+        cells = row_cells(line)
         if len(cells) != len(header):
             found = f"{len(cells)} columns in {shown(line)}"
             raise lines.error(found, f"{len(header)} columns, as in the header")

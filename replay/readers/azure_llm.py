@@ -44,9 +44,9 @@ def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
 def _epoch_s(lines: Lines, minute: str, zone: str) -> int:
     try:
         moment = datetime.fromisoformat(minute + ("+00:00" if zone in ("", "Z") else zone))
-    except ValueError as error:
+        return int(moment.astimezone(timezone.utc).timestamp())
+    except (ValueError, OverflowError) as error:
         raise lines.error(f"TIMESTAMP is no time ({error})", "a date and a time") from None
-    return int(moment.astimezone(timezone.utc).timestamp())
 
 
 FORMAT = TraceFormat(

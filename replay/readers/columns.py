@@ -12,6 +12,12 @@ def header_cells(line: str) -> list[str]:
     return [cell.strip().strip('"').lower() for cell in line.split(",")]
 
 
+def row_cells(line: str) -> list[str]:
+    """The cells of a row, without the quotes that some programs write about each."""
+    cells = line.split(",")
+    return [cell.strip().strip('"') for cell in cells] if '"' in line else cells
+
+
 def rows(lines: Lines, wanted: Sequence[str]) -> Iterator[list[str]]:
     """The wanted cells of each row, in the order in which they are wanted.
 
@@ -25,7 +31,7 @@ def rows(lines: Lines, wanted: Sequence[str]) -> Iterator[list[str]]:
         raise lines.error(found, f"a header with {','.join(wanted)}")
     places = [header.index(name.lower()) for name in wanted]
     for line in lines:
-        cells = line.split(",")
+        cells = row_cells(line)
         if len(cells) != len(header):
             found = f"{len(cells)} columns in {shown(line)}"
             raise lines.error(found, f"{len(header)} columns, as in the header")

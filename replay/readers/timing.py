@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator
 from replay.readers.entry import TraceEntry
 from replay.readers.lines import Lines
 
+_EARLIEST_NS = -(1 << 80)
+"""Before every date, of which those before 1970 are negative."""
+
 
 def in_order(entries: Iterable[TraceEntry], lines: Lines) -> Iterator[TraceEntry]:
     """The same entries.
@@ -16,7 +19,7 @@ def in_order(entries: Iterable[TraceEntry], lines: Lines) -> Iterator[TraceEntry
     Raises:
         TraceError: One is before the one before it.
     """
-    latest_ns = 0
+    latest_ns = _EARLIEST_NS
     for entry in entries:
         if entry.at_ns < latest_ns:
             raise _unsorted(lines, latest_ns - entry.at_ns, "none earlier than the one before it")
@@ -33,7 +36,7 @@ def sorted_within(
         TraceError: One is earlier than the latest so far by more than the window.
     """
     held: list[tuple[int, int, TraceEntry]] = []
-    latest_ns = 0
+    latest_ns = _EARLIEST_NS
     for order, entry in enumerate(entries):
         latest_ns = max(latest_ns, entry.at_ns)
         if entry.at_ns < latest_ns - window_ns:

@@ -34,6 +34,7 @@ class Timeline:
         queue_mean: Mean length of the queue.
         queue_high: Its greatest length.
         busy: For each target the share of the time in which it held a batch.
+        looked: Whether queue and targets were looked at, which can't be done in a live run.
     """
 
     end_s: float
@@ -41,6 +42,7 @@ class Timeline:
     queue_mean: Floats
     queue_high: Floats
     busy: Mapping[str, Floats]
+    looked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,16 @@ class Figures:
     endings: Mapping[str, int]
     within: Floats
     timeline: Timeline | None
+
+    @property
+    def cost(self) -> float | None:
+        """What was paid; None of a live run, which isn't told."""
+        return self.result.cost if self.result.against == "sim" else None
+
+    @property
+    def energy_j(self) -> float | None:
+        """The energy of all batches, in joules; None of a live run, which isn't told."""
+        return self.result.energy_j if self.result.against == "sim" else None
 
     def share(self, ending: str) -> float | None:
         """The share of the requests that ended so; None without requests."""
@@ -181,6 +193,7 @@ def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Time
         queue_mean=_mean(at_ns, queued, edges_ns),
         queue_high=_high(at_ns, queued, edges_ns),
         busy={name: _mean(at_ns, held, edges_ns) for name, held in busy.items()},
+        looked=bool(samples),
     )
 
 

@@ -54,18 +54,20 @@ def heights(timelines: Sequence[Timeline]) -> Heights:
 
 
 def time_chart(label: str, shown: Timeline, shared: Heights) -> Markup:
-    """Endings stacked, queue, and targets, one below another on one axis of time."""
+    """Endings stacked, and queue and targets if known, one below another on one axis of time."""
     across = Scale(0.0, shared.end_s, _LEFT, WIDTH - _RIGHT)
     edges = [across(shown.end_s * index / BINS) for index in range(BINS + 1)]
     y = 22.0
     rates = Scale(0.0, count_axis("", shared.rate, 3).high, y + _ENDINGS_HEIGHT, y)
     parts = [text(0, 9, "requests per second, by how they ended", class_="axis")]
     parts += [_levels(rates, shared.rate), _stack(shown.endings, edges, rates)]
-    y = rates.start + 34
-    parts.append(text(0, y - 12, "waiting: mean (line) and most (area)", class_="axis"))
-    queue = Scale(0.0, count_axis("", max(1.0, shared.queue), 2).high, y + _QUEUE_HEIGHT, y)
-    parts += [_levels(queue, max(1.0, shared.queue), 2), _queue(shown, edges, queue)]
-    y = queue.start + 26
+    y = rates.start + 26
+    if shown.looked:
+        y += 8
+        parts.append(text(0, y - 12, "waiting: mean (line) and most (area)", class_="axis"))
+        queue = Scale(0.0, count_axis("", max(1.0, shared.queue), 2).high, y + _QUEUE_HEIGHT, y)
+        parts += [_levels(queue, max(1.0, shared.queue), 2), _queue(shown, edges, queue)]
+        y = queue.start + 26
     names = sorted(shown.busy)[:_TARGETS]
     if names:
         more = f", {_TARGETS} of {len(shown.busy)} targets" if len(shown.busy) > _TARGETS else ""

@@ -120,8 +120,8 @@ def difference_chart(pair: tuple[str, str], found: Sequence[Difference]) -> Mark
 
 
 def cost_chart(found: Study) -> Markup | None:
-    """What a thousand requests on time cost; None where nothing costs anything."""
-    if not any(run.result.cost for run in found.runs()):
+    """What a thousand requests on time cost; None where nothing costs anything or is on time."""
+    if not any(map(_cost_per_thousand, found.runs())):
         return None
     bars = []
     for series, policy in enumerate(found.policies):
@@ -136,7 +136,7 @@ def cost_chart(found: Study) -> Markup | None:
 
 def _cost_per_thousand(run: Figures) -> float | None:
     on_time = run.endings["on time"]
-    return run.result.cost / on_time * 1000 if on_time else None
+    return run.cost / on_time * 1000 if run.cost is not None and on_time else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +148,14 @@ class Calibration:
 
     @property
     def batches(self) -> int:
-        """How many batches say so."""
-        return sum(count for _, _, count in self.points)
+        """How many batches say so; each of them speaks of every promise."""
+        return max(count for _, _, count in self.points)
 
     @property
     def gap(self) -> float:
-        """Observed less promised, mean over batches."""
-        return sum((seen - said) * count for said, seen, count in self.points) / self.batches
+        """Observed less promised, mean over promises and batches."""
+        counts = sum(count for _, _, count in self.points)
+        return sum((seen - said) * count for said, seen, count in self.points) / counts
 
 
 def calibrations(found: Study) -> list[Calibration]:

@@ -73,15 +73,15 @@ _COLUMNS: Sequence[Column] = (
     Column("p50 ms", lambda run: run.p50_ms, milliseconds),
     Column("p99 ms", lambda run: run.p99_ms, milliseconds),
     *(Column(f"{ending} %", _share_of(ending), percent) for ending in ENDINGS[1:]),
-    Column("cost", lambda run: run.result.cost, money),
-    Column("joules", lambda run: run.result.energy_j, money),
+    Column("cost", lambda run: run.cost, money),
+    Column("joules", lambda run: run.energy_j, money),
 )
 _NOT_IF_NARROW = ("failed", "joules")
 
 
 def columns(found: Study) -> list[Column]:
     """What is told of a policy, in the order of the table; of energy, where some is known."""
-    metered = any(run.result.energy_j for run in found.runs())
+    metered = any(run.energy_j for run in found.runs())
     return [column for column in _COLUMNS if metered or column.title != "joules"]
 
 
@@ -115,8 +115,8 @@ def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
                 "bound_share": run.of_bound,
                 "p50_ms": run.p50_ms,
                 "p99_ms": run.p99_ms,
-                "cost": result.cost,
-                "energy_j": result.energy_j,
+                "cost": run.cost,
+                "energy_j": run.energy_j,
                 **{ending.replace(" ", "_"): run.endings[ending] for ending in ENDINGS},
                 "outcomes": dict(sorted(result.outcomes().items())),
                 "notes": list(result.notes),

@@ -65,6 +65,20 @@ def test_a_wrapper_takes_another_policy_by_name_with_its_options():
     assert made.quantile == made.inner.quantile == 0.8
 
 
+def test_of_a_wrapped_policy_the_name_alone_will_do():
+    made: Any = make_policy("hedge", inner="edf")
+    assert type(made.inner) is Edf
+    with pytest.raises(ValueError, match=r"policy 'efd' is not known \(did you mean 'edf'\?\)"):
+        make_policy("hedge", inner="efd")
+
+
+@pytest.mark.parametrize("inner", [{"quantile": 0.9}, 5, ["edf"]])
+@pytest.mark.parametrize("wrapper", ["hedge", "proactive_drop", "spill"])
+def test_what_is_no_policy_can_not_be_wrapped(wrapper, inner):
+    with pytest.raises(ValueError, match=rf"policy '{wrapper}': inner is a policy, as edf"):
+        make_policy(wrapper, inner=inner)
+
+
 def test_an_option_of_a_wrapped_policy_is_told_as_its_own():
     with pytest.raises(ValueError, match=r"policy 'edf' has no option 'depth'"):
         make_policy("spill", inner={"name": "edf", "depth": 3})
@@ -321,6 +335,32 @@ def test_what_hangs_is_sent_again_at_the_last_useful_moment():
     assert watch.scheduler.alarm.armed_ns == 46 * MS
     assert sent(watch.handle(Woken(), 46 * MS)) == [("gpu:0", (1,))]
     assert outcomes(watch.handle(BatchDone(2), 49 * MS)) == {1: Outcome.COMPLETED}
+    watch.close()
+
+
+@pytest.mark.parametrize(("budget", "copied"), [(0.4, []), (0.5, [("cloud", (1,))])])
+@pytest.mark.parametrize("between", [False, True])
+def test_second_copies_are_paid_out_of_the_budget_of_a_wrapped_spill(budget, copied, between):
+    inner: dict[str, Any] = {"name": "spill", "inner": "edf", "budget_per_hour": budget}
+    if between:
+        inner = {"name": "proactive_drop", "inner": inner}
+    cloud = replace(CLOUD, offers=target().offers)
+    watch = box(lambda: make_policy("hedge", inner=inner, extra=1.0), target(), cloud)
+    assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
+    late_ns = watch.scheduler.alarm.armed_ns if copied else 40 * MS
+    assert late_ns is not None
+    assert sent(watch.handle(Woken(), late_ns)) == copied
+    watch.close()
+
+
+def test_a_copy_goes_where_the_budget_allows_it():
+    near = [target(name, offer(base_ms=20)) for name in ("cpu:0", "gpu:0")]
+    inner = {"name": "spill", "inner": "edf", "budget_per_hour": 0.0}
+    watch = box(lambda: make_policy("hedge", inner=inner, extra=1.0), *near, CLOUD)
+    assert sent(submit(watch, request(1, 90))) == [("cpu:0", (1,))]
+    late_ns = watch.scheduler.alarm.armed_ns
+    assert late_ns is not None
+    assert sent(watch.handle(Woken(), late_ns)) == [("gpu:0", (1,))]
     watch.close()
 
 

@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_bytes_on_any_machine():
     result = experiment(deadline_scale=10_000).simulate(FCFS, 7)
     result.calibration = []
     digest = hashlib.sha256(results_json([result]).encode()).hexdigest()
-    assert digest == "07273860e1d54d7e55c488e8efbf6098151d0396a58edbf3b7a5784eb377e524"
+    assert digest == "d69951fecdb52595d395be069d95844099853c7b1153bd830014bf366783c19d"
 
 
 def test_processes_and_seeds_change_nothing():
@@ -104,6 +104,24 @@ def test_every_request_is_counted_once_and_the_bound_holds():
     assert result.load == 1.5
     assert all(0 <= sample.queued <= 400 for sample in result.timeline)
     assert {target for sample in result.timeline for target in sample.busy} == {"cpu:0", "gpu:0"}
+
+
+def test_the_timeline_tells_how_busy_targets_are_and_how_much_waits():
+    """Also where batches end, and requests come, in step: it may not look only then. A batch of 16
+    is sent where 16 wait, and the end is that of the last batch and not of deadlines."""
+    one = {"name": "a", "base_ms": 9.9, "per_item_ms": 0.1, "jitter": 0, "batches": [1, 16]}
+    data = {"models": [one], "boxes": [{"devices": [{"id": "cpu:0", "slots": 1}]}]}
+    for rate_per_s, share, most in ((50, 0.5, 0), (800, 1.0, 16)):
+        mix = [{"model": "a", "deadline_ms": 60_000}]
+        work = {"requests": 4000, "process": "constant", "rate_per_s": rate_per_s, "mix": mix}
+        made = Experiment(
+            "even", WorkloadSource(parse_workload(work)), parse_fleet(data, None, "one", Path())
+        )
+        samples = made.simulate(FCFS, 1).timeline
+        assert 300 <= len(samples) <= 600
+        busy = sum(sample.busy["cpu:0"] for sample in samples) / len(samples)
+        assert busy == pytest.approx(share, abs=0.06)
+        assert most <= max(sample.queued for sample in samples) <= 2 * most
 
 
 def test_what_targets_cost_is_added_up():

@@ -112,6 +112,13 @@ def test_quantiles_come_back_out_of_the_samples():
         (ONE + "script: [{at_s: 1, target: 'cpu:0', event: slow}]", 4, "should have a factor"),
         (ONE + "sigma: -1", 4, "greater than or equal to 0"),
         ("boxes: [{devices: [{id: a}]}]", 1, "'a' has no models"),
+        (ONE.replace("jitter: 0", "jitter: .inf"), 2, "finite number; got inf"),
+        (ONE.replace("models: [", "models: [{name: m, base_ms: 5}, "), 2, "of model 'm' once"),
+        (
+            ONE.replace("id:", "time_scale: 2, models: [{name: m, base_ms: 5}], id:"),
+            3,
+            "time_scale is for the fleet's models",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_line(text, line, said):
@@ -120,6 +127,15 @@ def test_a_mistake_is_named_with_its_line(text, line, said):
     message = str(caught.value)
     assert said in message
     assert f"fleet.yaml:{line}:" in message or "has no models" in message
+
+
+def test_of_a_list_with_a_mistake_the_mistake_alone_is_told():
+    with pytest.raises(ConfigError) as caught:
+        fleet(ONE.replace("id:", "width: 0, id:"))
+    (problem,) = caught.value.problems
+    assert problem.place == "boxes[0].devices[0].width"
+    with pytest.raises(ConfigError, match="at least 1 item"):
+        fleet("boxes: []")
 
 
 def test_a_script_for_a_target_that_is_not_there_names_the_nearest():

@@ -389,13 +389,29 @@ def test_zeros_at_the_end_are_noted(journal):
     assert "ends in zeros" in notes[0]
 
 
+@pytest.mark.parametrize("zeros", [4096, 70_000])
+def test_a_record_that_zeros_begin_in_is_left_out(journal, zeros):
+    """A loss of power leaves a file as long as it was to be, with zeros from some block on."""
+    (file,) = journal_files(journal)
+    whole = [repr(each) for each in read_journal(journal, no_note)]
+    data = file.read_bytes()
+    for size in range(len(data) - 60, len(data), 7):
+        file.write_bytes(data[:size] + bytes(zeros))
+        notes: list[str] = []
+        found = [repr(each) for each in read_journal(journal, notes.append)]
+        assert found == whole[: len(found)]
+        assert ["ends in zeros" in note for note in notes] == [True]
+    (verdict,) = verify(journal, notes.append)
+    assert verdict.difference is None
+
+
 def test_a_file_without_a_whole_header_is_passed_over(journal):
     (file,) = journal_files(journal)
     whole = list(read_journal(journal, no_note))
     data = file.read_bytes()
     later = file.with_name("30" + file.name)
-    for size in (0, 5, 17, 40, 200):
-        later.write_bytes(data[:size])
+    for size, zeros in ((0, 0), (5, 0), (17, 0), (40, 0), (200, 0), (0, 4096), (5, 99), (40, 4096)):
+        later.write_bytes(data[:size] + bytes(zeros))
         notes: list[str] = []
         assert list(read_journal(journal, notes.append)) == whole
         assert len(notes) >= 1

@@ -263,6 +263,17 @@ class TestNumbers:
         assert float(shown.endings.sum()) * seconds == pytest.approx(500)
         assert max(shown.queue_high) == 6
 
+    def test_what_a_live_run_can_not_know_is_left_out(self, tmp_path):
+        run = RunResult("s", "goodput", 1, against="live")
+        run.add(row(96, 1))
+        text = written([run], tmp_path)
+        assert "requests per second" in text
+        assert "waited" not in text
+        assert "waiting:" not in text
+        said = summary([run])[0]
+        assert said["cost"] is said["energy_j"] is None
+        assert printed([run]).split("goodput")[1].split()[-1] == "–"  # noqa: RUF001
+
     def test_the_queue_between_samples_is_what_it_was_at_the_last(self):
         run = RunResult("s", "a", 1)
         run.add(row(96, 1))
@@ -271,6 +282,17 @@ class TestNumbers:
         assert shown is not None
         assert shown.queue_mean.tolist() == pytest.approx([4.0] * 48 + [0.0] * 48)
         assert shown.busy["cpu:0"].tolist() == pytest.approx([1.0] * 48 + [0.0] * 48)
+
+    def test_where_nothing_was_on_time_nothing_on_time_cost_anything(self, tmp_path):
+        run = RunResult("s", "fcfs", 1, cost=3.0)
+        run.add(row(0, 90, "late"))
+        assert "Cost per thousand" not in written([run], tmp_path)
+
+    def test_a_batch_counts_once_however_many_promises_it_is_held_against(self, tmp_path):
+        runs = [result("edf", seed) for seed in (1, 2)]
+        for run in runs:
+            run.calibration = [(0.5, 0.4, 40), (0.9, 0.88, 40), (0.95, 0.94, 40)]
+        assert "<td>-4.3</td><td>80</td>" in written(runs, tmp_path)
 
     def test_the_table_is_the_mean_over_seeds(self, tmp_path):
         runs = [result("goodput", seed) for seed in (1, 2, 3)]

@@ -159,6 +159,15 @@ def test_a_target_that_dies_takes_no_request_with_it():
     simulator.scheduler.validate()
 
 
+@pytest.mark.parametrize(("at_ns", "budget_ns"), [(10**21, 1), (0, 10**21)])
+def test_what_is_beyond_all_time_is_refused(at_ns, budget_ns):
+    fast = Offer("m", "v", "runtime", {1: (1_000,)})
+    simulator = Simulator(make_policy("edf"), [TargetSpec("cpu:0", (fast,))], lambda run: 1_000)
+    far = Arrival(at_ns, M, budget_ns)
+    with pytest.raises(OverflowError, match="000 ns after the start"):
+        list(simulator.run([Arrival(0, M, 1_000_000), far]))
+
+
 def test_what_comes_after_the_last_arrival_is_played_too():
     simulator = Simulator(make_policy("edf"), [one_target(LINEAR)], service(LINEAR))
     simulator.at(500 * MS, TargetDown("cpu:0", "unplugged"))

@@ -85,6 +85,10 @@ class TestAzureFunctions:
         labels = {entry.source: entry.label for entry in read(self.TEXT)}
         assert labels == {"o/a/f": "http", "o/a/g": "timer", "o/a/h": None}
 
+    def test_quotes_about_names_and_counts_are_no_part_of_them(self):
+        quoted = self.TEXT.replace("o,a,f,http,2", '"o","a","f","http","2"')
+        assert read(quoted) == read(self.TEXT)
+
     def test_the_seed_decides(self):
         assert read(self.TEXT, 1) == read(self.TEXT, 1)
         assert read(self.TEXT, 1) != read(self.TEXT, 2)
@@ -143,6 +147,11 @@ class TestDeadlines:
         first, second = read("arrival_ms,qos,deadline_ms\n0.0000015,gold,50\n1e3,,2.5\n")
         assert first == TraceEntry(1, 50_000_000, label="gold")
         assert second == TraceEntry(1_000_000_000, 2_500_000)
+
+    def test_quotes_about_cells_are_no_part_of_them(self):
+        plain = "arrival_ms,qos,deadline_ms\n12.5,gold,50\n13,,1.5\n"
+        lines = ([f'"{cell}"' for cell in line.split(",")] for line in plain.splitlines())
+        assert read("\r\n".join(map(",".join, lines))) == read(plain)
 
     def test_times_since_1970_lose_nothing(self):
         (entry,) = read("arrival_ms,qos,deadline_ms\n1700000000123.456789,a,50\n")

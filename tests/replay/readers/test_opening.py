@@ -137,6 +137,12 @@ class TestErrors:
             # A rate may be high and right.
             list(islice(read_lines(lines, name), 1000))
 
+    def test_a_date_before_all_dates_is_named_with_its_line(self, trace):
+        path = trace("TIMESTAMP,ContextTokens,GeneratedTokens\n0001-01-01 00:00:00+14:00,1,1\n")
+        with pytest.raises(TraceError, match="TIMESTAMP is no time") as caught:
+            list(open_trace(path))
+        assert caught.value.line == 2
+
     def test_good_entries_come_before_the_error(self, trace):
         entries = open_trace(trace(plain([1, 2, "x"])))
         assert [entry.at_ns for entry in islice(entries, 2)] == [0, 1_000_000]
@@ -211,6 +217,14 @@ class TestTolerance:
     )
     def test_what_editors_and_exports_do_to_text(self, trace, mend):
         assert read_times(trace(mend(plain([3, 5])))) == [0, 2_000_000]
+
+    @pytest.mark.parametrize("window_s", [0, 5])
+    def test_clocks_that_were_not_set_are_counted_from_the_first_too(self, trace, window_s):
+        times = "1900-01-01 00:00:00", "1900-01-01 00:00:01.5"
+        rows = "".join(f"{time},1,1\n" for time in times)
+        path = trace(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+        found = [entry.at_ns for entry in open_trace(path, sort_window_s=window_s)]
+        assert found == [0, 1_500_000_000]
 
     def test_columns_in_any_order_among_others(self, trace):
         path = trace("x,deadline_ms,arrival_ms,qos\n9,50,7,gold\n")
