@@ -305,7 +305,9 @@ def infer(
     exact: Exact = False,
     durable: Durable = False,
     levels: Levels = None,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send it N times in a row, or until Ctrl-C.")] = 1,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Send it N times in a row, or until Ctrl-C.")
+    ] = 1,
     top: Top = SHOWN_VALUES,
     output: Output = None,
     url: Url = None,
