@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -252,6 +253,7 @@ def _check(
 
 def _check_free(address: Address) -> None:
     if address.path is None:
+        _check_port(address)
         return
     path = Path(address.path)
     try:
@@ -267,3 +269,22 @@ def _check_free(address: Address) -> None:
         except OSError:
             return
     raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
+
+
+def _check_port(address: Address) -> None:
+    """Tries the port as nobody does who would share it, as gRPC's servers do among themselves."""
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, _, _, _, where in found:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(where)
+                except OSError as error:
+                    # A name may have an address of IPv6 on a box that has none.
+                    if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                        raise
+    except OSError as error:
+        raise AgentError(f"can't listen on {address}: {error.strerror or error}") from None
