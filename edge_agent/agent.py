@@ -10,10 +10,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 import watchfiles
 from ray.exceptions import GetTimeoutError, RayActorError
@@ -33,6 +34,7 @@ from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
 from workers.actor import DeviceWorker
 from workers.control_group import ControlGroupError, hand_on_controllers
+from workers.crash_guard import ATTEMPTS, forgive
 
 _ANSWER_S = 5.0
 """How long the scheduler may take to answer, beyond what it was asked to do."""
@@ -208,12 +210,13 @@ class Agent:
     def stop(self) -> None:
         """Ends every process, at once."""
         self._stopping.set()
+        ended = {child.pid for child in psutil.Process().children(recursive=True)}
         if self._doors is not None:
             self._doors.stop()
         for actor in (self.scheduler, *self.workers.values()):
             with contextlib.suppress(RayActorError):
                 ray.kill(actor, no_restart=True)
-        self._clean_up()
+        self._clean_up(ended)
 
     def _ray_died(self, part: str) -> None:
         """Starts over, from any thread: those of the old life may wait for Ray without end."""
@@ -221,9 +224,10 @@ class Agent:
             print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
             start_over(self._born_s, self._run_dir)
 
-    def _clean_up(self) -> None:
+    def _clean_up(self, ended: Container[int] = ()) -> None:
         self._stopping.set()
         self._cluster.stop()
+        forgive(self.config.state_dir / ATTEMPTS, ended)
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)
 
