@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 import watchfiles
 from ray.exceptions import GetTimeoutError, RayActorError
@@ -32,6 +34,7 @@ from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
 from workers.actor import DeviceWorker
 from workers.control_group import ControlGroupError, hand_on_controllers
+from workers.crash_guard import ATTEMPTS, forgive
 
 _ANSWER_S = 5.0
 """How long the scheduler may take to answer, beyond what it was asked to do."""
@@ -207,12 +210,13 @@ class Agent:
     def stop(self) -> None:
         """Ends every process, at once."""
         self._stopping.set()
+        ended = {child.pid for child in psutil.Process().children(recursive=True)}
         if self._doors is not None:
             self._doors.stop()
         for actor in (self.scheduler, *self.workers.values()):
             with contextlib.suppress(RayActorError):
                 ray.kill(actor, no_restart=True)
-        self._clean_up()
+        self._clean_up(ended)
 
     def _ray_died(self, part: str) -> None:
         """Starts over, from any thread: those of the old life may wait for Ray without end."""
@@ -220,9 +224,10 @@ class Agent:
             print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
             start_over(self._born_s, self._run_dir)
 
-    def _clean_up(self) -> None:
+    def _clean_up(self, ended: Container[int] = ()) -> None:
         self._stopping.set()
         self._cluster.stop()
+        forgive(self.config.state_dir / ATTEMPTS, ended)
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)
 
@@ -252,6 +257,7 @@ def _check(
 
 def _check_free(address: Address) -> None:
     if address.path is None:
+        _check_port(address)
         return
     path = Path(address.path)
     try:
@@ -267,3 +273,22 @@ def _check_free(address: Address) -> None:
         except OSError:
             return
     raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
+
+
+def _check_port(address: Address) -> None:
+    """Tries the port as nobody does who would share it, as gRPC's servers do among themselves."""
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, _, _, _, where in found:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(where)
+                except OSError as error:
+                    # A name may have an address of IPv6 on a box that has none.
+                    if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                        raise
+    except OSError as error:
+        raise AgentError(f"can't listen on {address}: {error.strerror or error}") from None

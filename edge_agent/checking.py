@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from edge_agent.worker_arguments import device_spec
-from scheduler.config import Config
+from scheduler.config import Config, PolicyConfig
 from scheduler.config_problems import ConfigError, problem_at
 from scheduler.errors import LaxityError
 from scheduler.ingress.certificates import server_context
@@ -43,13 +43,30 @@ def check_named(
         raise Unusable("\n".join(found))
 
 
+def check_policy(policy: PolicyConfig, file: Path | None) -> None:
+    """Makes the policy once, as whoever runs it will.
+
+    Args:
+        policy: Its name and options.
+        file: Where they were read from.
+
+    Raises:
+        ConfigError: There is none of that name, or it does not take the options.
+    """
+    try:
+        with redirect_stdout(sys.stderr):  # a policy may print while it is made
+            load_policy(policy.name, **policy.options)
+    except ValueError as error:
+        source = str(file or "defaults")
+        raise ConfigError(source, [problem_at(file, ["policy"], str(error))]) from None
+
+
 def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:
     source = file or "defaults"
     try:
-        with redirect_stdout(sys.stderr):  # a policy may print while it is made
-            load_policy(config.policy.name, **config.policy.options)
-    except ValueError as error:
-        yield ConfigError(str(source), [problem_at(file, ["policy"], str(error))])
+        check_policy(config.policy, file)
+    except ConfigError as error:
+        yield error
     for index, device in enumerate(() if config.devices == "auto" else config.devices):
         try:
             check_settings(device_spec(device))

@@ -70,12 +70,18 @@ class Watched:
                 self.doomed.append(f"{request} would be done at {done_ns}")
 
 
+def watched(policy: Policy) -> Watched:
+    """It, watched, under its own name: what the machine refuses is told by the policy's class."""
+    watcher: type[Watched] = type(type(policy).__name__, (Watched,), {})
+    return watcher(policy)
+
+
 class Watch:
     """A scheduler, what it was told, what it said, and whether that is lawful."""
 
     def __init__(self, make_policy: MakePolicy, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self.policy = Watched(make_policy())
+        self.policy = watched(make_policy())
         self._make_policy = make_policy
         self.scheduler = Scheduler(self.policy, self.limits)
         self.log: list[tuple[Event | MakePolicy, int, str]] = []
@@ -95,7 +101,7 @@ class Watch:
 
     def swap(self, make_policy: MakePolicy, now_ns: int) -> list[Command]:
         """Lets another policy decide from now on."""
-        self.policy = Watched(make_policy())
+        self.policy = watched(make_policy())
         return self._handle(PolicySwapped("other", self.policy), make_policy, now_ns)
 
     def _handle(self, event: Event, logged: Event | MakePolicy, now_ns: int) -> list[Command]:
@@ -202,10 +208,10 @@ class Watch:
 
     def check_determinism(self) -> None:
         """6: the same events bring the same commands, byte for byte."""
-        again = Scheduler(Watched(self._make_policy()), self.limits)
+        again = Scheduler(watched(self._make_policy()), self.limits)
         for event, now_ns, said in self.log:
             if callable(event):
-                event = PolicySwapped("other", Watched(event()))
+                event = PolicySwapped("other", watched(event()))
             demand(
                 repr(again.handle(event, now_ns)) == said,
                 "6 (determinism): the same events bring the same commands",

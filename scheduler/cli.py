@@ -305,7 +305,9 @@ def infer(
     exact: Exact = False,
     durable: Durable = False,
     levels: Levels = None,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send it N times in a row.")] = 1,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Send it N times in a row, or until Ctrl-C.")
+    ] = 1,
     top: Top = SHOWN_VALUES,
     output: Output = None,
     url: Url = None,
@@ -336,10 +338,10 @@ def infer(
         print_json(cli_infer.report(model, inputs, ended, deadline_ms, top))
     else:
         cli_infer.show(Console(highlight=False), model, inputs, ended, deadline_ms, top)
-    _finish_infer(ended, output)
+    _finish_infer(ended, repeat, output)
 
 
-def _finish_infer(ended: list[cli_infer.Ended], output: Path | None) -> None:
+def _finish_infer(ended: list[cli_infer.Ended], repeat: int, output: Path | None) -> None:
     results = [one.result for one in ended if one.result is not None]
     if output is not None and results:
         cli_infer.save(output, results[-1].outputs)
@@ -348,6 +350,10 @@ def _finish_infer(ended: list[cli_infer.Ended], output: Path | None) -> None:
     if errors:
         some = f"{len(errors)} of {len(ended)} without a result; the first: "
         _say((some if len(ended) > 1 else "") + cli_infer.why(errors[0]))
+    if len(ended) < repeat:
+        _say(f"interrupted after {len(ended)} of {repeat}")
+        raise KeyboardInterrupt
+    if errors:
         raise typer.Exit(1)
 
 

@@ -58,7 +58,7 @@ def up(
     if detach and settings.ray.address is None:
         _detach(config, settings)
     else:
-        _serve(settings, detach)
+        _serve(settings, config, detach)
 
 
 @app.command(
@@ -121,13 +121,13 @@ def _record(config: CloudConfig) -> Record | None:
     return read_record(config.state_dir)
 
 
-def _serve(config: CloudConfig, leave: bool) -> None:
+def _serve(config: CloudConfig, file: Path, leave: bool) -> None:
     from edge_agent.cloud.deployment import Deployment
     from edge_agent.terminal import DeviceBars, on_signals
 
     stop = threading.Event()
     on_signals(stop, stop)
-    deployment = Deployment(config)
+    deployment = Deployment(config, file)
     on_signals(stop, stop)  # once more, because Ray has put its own in their place
     try:
         with DeviceBars(console) as bars:

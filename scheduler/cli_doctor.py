@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from scheduler.cli_help import SETTINGS, examples
@@ -41,15 +43,16 @@ def doctor(
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         console = Console(highlight=False)
-        for finding in findings:
-            console.print(_line(finding))
+        console.print(_table(findings))
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)
 
 
-def _line(finding: Finding) -> Text:
-    line = Text(f"{finding.level:<8}", style=_STYLES[finding.level])
-    line.append(f"{finding.check:<12}{finding.message}", style="not bold default")
-    if finding.remedy:
-        line.append(f"\n{'':20}{finding.remedy}", style="dim not bold default")
-    return line
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for finding in findings:
+        style = _STYLES[finding.level]
+        table.add_row(Text(finding.level, style), finding.check, Text(finding.message))
+        if finding.remedy:
+            table.add_row("", "", Text(finding.remedy, "dim"))
+    return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,14 +53,29 @@ class Ended:
 def run(
     client: Client, model: str, inputs: Mapping[str, Prepared], repeat: int, options: dict[str, Any]
 ) -> list[Ended]:
-    """Sends the request `repeat` times, each when the one before has ended.
+    """Sends the request `repeat` times, each when the one before has ended, or until Ctrl-C.
 
     Raises:
         LaxityError: What ends every request alike, such as wrong input or a lost token.
+        KeyboardInterrupt: None had ended when Ctrl-C came.
     """
+    ended: list[Ended] = []
+    try:
+        for one in _one_after_another(client, model, inputs, options):
+            ended.append(one)
+            if len(ended) == repeat:
+                break
+    except KeyboardInterrupt:
+        if not ended:
+            raise
+    return ended
+
+
+def _one_after_another(
+    client: Client, model: str, inputs: Mapping[str, Prepared], options: dict[str, Any]
+) -> Iterator[Ended]:
     arrays = {name: prepared.array for name, prepared in inputs.items()}
-    ended = []
-    for _ in range(repeat):
+    while True:
         start_ns = time.perf_counter_ns()
         result: Result | None = None
         error: Exception | None = None
@@ -68,8 +83,7 @@ def run(
             result = client.infer(model, arrays, **options)
         except (RequestEnded, CancelledError) as problem:
             error = problem
-        ended.append(Ended((time.perf_counter_ns() - start_ns) / 1e6, result, error))
-    return ended
+        yield Ended((time.perf_counter_ns() - start_ns) / 1e6, result, error)
 
 
 def keep(

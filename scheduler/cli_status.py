@@ -32,7 +32,10 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     """
     parts: list[RenderableType] = [headline(status)]
     if failed := status.get("policy_problem"):
-        parts.append(Text(f"The configured policy has failed and is not asked: {failed}", "red"))
+        told = (
+            "The configured policy has failed, and is asked again when the configuration is saved"
+        )
+        parts.append(Text(f"{told}: {failed}", "red"))
     parts += [
         Text(f"Changed, and not taken over: {change}", "yellow")
         for change in status.get("not_taken_over", ())

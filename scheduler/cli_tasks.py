@@ -58,7 +58,7 @@ def list_(
 
 
 def _table(tasks: list[TaskStatus]) -> Table:
-    table = plain_table("task", "model", "state", "attempts", "deadline", right=("attempts",))
+    table = plain_table("task", "model", "state", "failures", "deadline", right=("failures",))
     for status in tasks:
         state = status.outcome or status.state
         table.add_row(status.id, status.model, state, str(status.attempts), _deadline(status))
@@ -78,7 +78,7 @@ def _facts(status: TaskStatus) -> dict[str, Any]:
         "variant": status.variant or "any",
         "state": status.outcome or status.state,
         "reason": status.reason,
-        "attempts": status.attempts,
+        "failures": status.attempts,
         "priority": status.priority,
         "deadline": _deadline(status),
         "submitted": _clock(status.submitted_unix_s),

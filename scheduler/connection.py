@@ -166,13 +166,24 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Cuts frames and hands them on; bad bytes end the connection."""
         try:
-            for header, body in self._reader.advance(nbytes):
+            for header, body in self._frames(nbytes):
                 if self._ready:
                     self._on_frame(self, header, body)
                 else:
                     self._handshake(header)
         except ProtocolError as error:
             self.fail(error)
+
+    def _frames(self, nbytes: int) -> list[tuple[wire.Header, wire.Body | None]]:
+        try:
+            return self._reader.advance(nbytes)
+        except ProtocolError as error:
+            if self._ready:
+                raise
+            raise ProtocolError(
+                "what answers there does not speak laxity's native protocol; a box does at the "
+                "addresses in its listen.native, not at those for http and grpc"
+            ) from error
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tells whoever waits why."""

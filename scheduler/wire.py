@@ -316,15 +316,25 @@ def _checked_spec(spec: Any) -> tuple[str, str, list[int], int]:
     return name, dtype, shape, element
 
 
-def checked_budget_ns(value: Any, max_ns: int = _MAX_BUDGET_NS) -> int:
+def checked_budget_ns(value: Any, max_ns: int = _MAX_BUDGET_NS, setting: str = "") -> int:
     """A budget from a header.
+
+    Args:
+        value: What the header has.
+        max_ns: The longest budget.
+        setting: What sets that, in the words of the configuration.
 
     Raises:
         InvalidInput: Not an integer of nanoseconds from 1 to `max_ns`.
     """
-    if type(value) is not int or not 0 < value <= max_ns:
+    if type(value) is not int or value <= 0:
         raise InvalidInput(
-            f"budget_ns is an integer from 1 to {max_ns} (nanoseconds left; the most is "
-            f"{max_ns / 1e9:.12g} s), not {value!r}"
+            f"budget_ns is an integer from 1 to {max_ns} (nanoseconds left), not {value!r}"
+        )
+    if value > max_ns:
+        # In seconds: few who set a deadline know that it travels as budget_ns.
+        longest = f"{max_ns / 1e9:.12g} s" + (f" ({setting})" if setting else "")
+        raise InvalidInput(
+            f"the deadline is {value / 1e9:.6g} s away; the longest that is taken is {longest}"
         )
     return value

@@ -88,7 +88,9 @@ def test_another_version_is_final(box):
 
 def test_something_else_there_is_final(box):
     box.on_hello = lambda peer, header: peer.send_raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    with pytest.raises(ProtocolError):
+    with pytest.raises(
+        ProtocolError, match=r"does not speak laxity's native protocol.*not .* http"
+    ):
         Client(box.url)
 
 

@@ -122,3 +122,18 @@ def test_the_command_says_it_and_its_status_tells(tmp_path, monkeypatch, capsys)
     assert [each["check"] for each in json.loads(told) if each["level"] == "error"] == ["cache"]
     status, told = run("--config", str(file))
     assert (status, "127.0.0.1:1" in told) == (1, True)
+
+
+def test_lines_that_go_on_keep_their_indent(tmp_path, monkeypatch, capsys) -> None:
+    file = tmp_path / "edge.yaml"
+    file.write_text('cache: {url: "redis://127.0.0.1:1"}\n')
+    monkeypatch.setattr(sys, "argv", ["laxity", "doctor", "--config", str(file)])
+    monkeypatch.setenv("COLUMNS", "50")
+    with pytest.raises(SystemExit):
+        cli.main()
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    message = next(n for n, line in enumerate(lines) if line.startswith("error"))
+    indent = lines[message].index("redis://")
+    assert len(lines) > message + 2
+    assert all(line[:indent].isspace() for line in lines[message + 1 :])
+    assert max(map(len, lines)) <= 50

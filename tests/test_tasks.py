@@ -226,6 +226,7 @@ def test_people_are_told_of_a_task_in_the_words_of_the_list(box, laxity) -> None
     submitted = time.mktime(time.strptime(told["submitted"].strip(), "%Y-%m-%d %H:%M:%S"))
     assert submitted == 1_795_368_993
     assert (told["state"].strip(), told["ended"].strip()) == ("waiting", "")
+    assert told["failures"].strip() == "0", "how often it was run and failed, not how often it ran"
     assert (
         json.loads(laxity("task", "show", "t", "--url", box.url, "--json")[1])["left_s"] == 3517.549
     )

@@ -7,9 +7,13 @@ about to be tried is written down before, and struck out after.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
+
+ATTEMPTS = "attempts"
+"""The folder of a box's guards, in its state folder."""
 
 MAX_DEATHS = 3
 """So many deaths in the same attempt are not chance, such as a box being switched off."""
@@ -47,7 +51,7 @@ class CrashGuard:
         path = self._directory / key
         # A full or read-only disk is no reason to serve nothing.
         with contextlib.suppress(OSError):
-            path.write_text(str(self._deaths(key) + 1), encoding="ascii")
+            path.write_text(f"{self._deaths(key) + 1} {os.getpid()}", encoding="ascii")
         try:
             yield
         finally:
@@ -60,7 +64,24 @@ class CrashGuard:
             # Either way: a clock that was ahead then would bar it until that time comes.
             if abs(self._wall_clock_s() - path.stat().st_mtime) > FORGET_AFTER_S:
                 return 0
-            return int(path.read_text(encoding="ascii"))
+            return int(path.read_text(encoding="ascii").partition(" ")[0])
         except (OSError, ValueError):
             # One that is absent, unreadable, or cut short by the very death it was to count.
             return 0
+
+
+def forgive(directory: Path, pids: Container[int]) -> None:
+    """Takes back the deaths of processes that were ended on purpose, whatever they were trying.
+
+    Args:
+        directory: The folder of their guards.
+        pids: What was ended.
+    """
+    with contextlib.suppress(OSError):
+        for path in directory.iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                deaths, pid = map(int, path.read_text(encoding="ascii").split())
+                if pid in pids and deaths > 1:
+                    path.write_text(f"{deaths - 1} 0", encoding="ascii")
+                elif pid in pids:
+                    path.unlink()

@@ -16,7 +16,7 @@ from scheduler.core.offers import Offer
 from workers.batches import Item
 from workers.choice import Choice, RuntimeProblem
 from workers.compiled_cache import CompiledCache
-from workers.crash_guard import CrashGuard
+from workers.crash_guard import ATTEMPTS, CrashGuard
 from workers.device_options import expose_gpu
 from workers.device_watch import DeviceWatch
 from workers.loading import Surroundings
@@ -351,7 +351,7 @@ class DeviceHost:
         meter = probe_for(self.spec, root)
         return Surroundings(
             ProfileStore(state_dir / "profiles", self._report_store),
-            CrashGuard(state_dir / "attempts"),
+            CrashGuard(state_dir / ATTEMPTS),
             CompiledCache(state_dir / "compiled"),
             self._watch,
             max_batch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -159,7 +159,20 @@ def _triton_layout(folder: Path) -> ModelFile:
                 return ModelFile(variants={version.name: entry})
     raise ModelFileError(
         "has neither a model.yaml nor a version folder with a model.onnx, e.g. 1/model.onnx"
+        + _misplaced(folder, versions)
     )
+
+
+def _misplaced(folder: Path, versions: Iterable[Path]) -> str:
+    """What to do with the one model file there, if there is one."""
+    beside = [path for path in folder.iterdir() if path.suffix in _SUFFIXES]
+    within = [path for each in versions for path in each.iterdir() if path.suffix in _SUFFIXES]
+    if len(found := [*beside, *within]) != 1:
+        return ""
+    (file,) = found
+    home = "1" if beside else file.parent.name
+    others = " and its .bin beside it, as model.bin" if file.suffix == ".xml" else ""
+    return f"; move {file.relative_to(folder)} to {home}/model{file.suffix}{others}"
 
 
 def _attempt_variant(

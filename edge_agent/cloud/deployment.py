@@ -18,6 +18,7 @@ import ray
 from ray import serve
 from ray.exceptions import RayActorError
 
+from edge_agent.checking import check_policy
 from edge_agent.cloud.application import application
 from edge_agent.cloud.config import CloudConfig
 from edge_agent.cloud.record import Record, forget_record
@@ -26,7 +27,6 @@ from edge_agent.cluster import Cluster
 from edge_agent.errors import AgentError
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
-from scheduler.policy_loading import load_policy
 from scheduler.tenants import load_access
 
 _LOOK_S = 0.5
@@ -41,18 +41,20 @@ class Deployment:
 
     Args:
         config: The application's.
+        file: Where it was read from.
 
     Attributes:
         record: What others are told of it.
 
     Raises:
         AgentError: Another one uses the same state folder, or the cluster can't be had.
+        ConfigError: The policy can't be made, or the tokens can't be read.
     """
 
-    def __init__(self, config: CloudConfig) -> None:
+    def __init__(self, config: CloudConfig, file: Path) -> None:
         """Starts or joins the cluster, and Ray Serve on it."""
         if config.ray.address is None:
-            _check(config)
+            _check(config, file)
         self.config = config
         self._lock = locked(config.state_dir, "cloud")
         self._cluster: Cluster | None = None
@@ -211,17 +213,14 @@ def replicas(name: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: each["replica"])
 
 
-def _check(config: CloudConfig) -> None:
+def _check(config: CloudConfig, file: Path) -> None:
     """Finds what would fail in every replica, where they are on this machine.
 
     Raises:
         AgentError: It can't work.
-        ConfigError: The tokens can't be read.
+        ConfigError: The policy can't be made, or the tokens can't be read.
     """
-    try:
-        load_policy(config.policy.name, **config.policy.options)
-    except ValueError as error:
-        raise AgentError(str(error)) from None
+    check_policy(config.policy, file)
     if not config.models.is_dir():
         raise AgentError(f"the model repository {config.models} is not a folder")
     load_access(config.token_file, config.tenants_file)

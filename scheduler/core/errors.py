@@ -8,6 +8,27 @@ FOREIGN_FAULTS = (Exception, SystemExit)
 """What foreign code may raise that must end nothing else: `sys.exit` is a way to fail, too."""
 
 
+_ROOMS = ("scheduler", "policies", "replay")
+"""What decides and calls what decides; what a policy of one's own is written in is none of it."""
+
+
+def place_of(fault: BaseException) -> str:
+    """Where foreign code has failed, as `, at FILE:LINE`; empty where only this project's ran.
+
+    It is the last line there of the first foreign file on the way, where its author looks first.
+    """
+    module, place = None, ""
+    trace = fault.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__", "")
+        if module is None and name.partition(".")[0] not in _ROOMS:
+            module = name
+        if name == module:
+            place = f", at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
 class InvariantError(AssertionError):
     """The scheduler's state, or what it is told, contradicts itself."""
 

@@ -18,6 +18,7 @@ from scheduler.core.errors import (
     ImpossibleDecision,
     InvariantError,
     PolicyFailed,
+    place_of,
 )
 from scheduler.core.events import (
     BatchDone,
@@ -129,7 +130,8 @@ class Scheduler:
         if commands:
             self._story.add_all(now_ns, commands)
         if failure is not None:
-            raise PolicyFailed(f"{type(failure).__name__}: {failure}", commands) from failure
+            told = f"{type(failure).__name__}: {failure}{place_of(failure)}"
+            raise PolicyFailed(told, commands) from failure
         return commands
 
     # -- events

@@ -67,7 +67,9 @@ class Admission:
         """
         if tenant.name not in _UNCOUNTED:
             self.check(header, tenant)
-        budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_budget_ns)
+        budget_ns = checked_budget_ns(
+            header.get("budget_ns"), self._max_budget_ns, "limits.max_budget_s"
+        )
         shape = self._shapes.of(header)
         try:
             return self._taken_in(header, body, tenant, reply, forwarded, budget_ns, shape)

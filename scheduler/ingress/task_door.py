@@ -117,7 +117,9 @@ class TaskDoor:
         tenant: Tenant,
         answer: Callable[[Any], None],
     ) -> None:
-        budget_ns = checked_budget_ns(header.get("budget_ns"), self._max_deadline_ns)
+        budget_ns = checked_budget_ns(
+            header.get("budget_ns"), self._max_deadline_ns, "durable.max_deadline_s"
+        )
         _, weight, late = urgency(header)
         priority = tenant.priority(header.get("priority"))
         if weight != 1 or late:

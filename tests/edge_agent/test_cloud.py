@@ -16,6 +16,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from edge_agent.cloud import application
 from edge_agent.cloud.config import CloudConfig, CloudDevice, load_cloud_config
+from edge_agent.cloud.deployment import Deployment
 from edge_agent.cloud.record import Record, forget_record, read_record, record_file
 from edge_agent.cloud.replica import with_threads
 from scheduler.config import ConfigError, load_config
@@ -69,6 +70,13 @@ def test_a_boxs_configuration_is_another_file() -> None:
 def test_mistakes_are_named(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, **settings)
+
+
+def test_a_mistake_in_the_policy_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "cloud.yaml"
+    file.write_text("name: c\nstate_dir: .\npolicy: {name: edf, quantle: 0.9}\n")
+    with pytest.raises(ConfigError, match=r"cloud\.yaml:3: policy: .*did you mean 'quantile'"):
+        Deployment(load_cloud_config(file), file)
 
 
 def test_an_address_for_others_is_taken_with_a_token(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +47,25 @@ def test_a_socket_where_no_folder_can_be_is_told(write, tmp_path):
     place = tmp_path / "edge.yaml" / "s"
     told = refusal(write(f"listen: {{native: 'unix://{place}'}}"))
     assert told == f"can't listen on unix://{place}: the folder can't be made: File exists"
+
+
+@pytest.mark.parametrize("door", ["native", "http", "grpc"])
+def test_a_port_that_somebody_has_is_told_before_anything_starts(write, tmp_path, door):
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as a gRPC server has it
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        listen = {"native": f"unix://{tmp_path}/s", door: f"tcp://127.0.0.1:{port}"}
+        told = refusal(write(f"listen: {json.dumps(listen)}"))
+    assert told == f"can't listen on tcp://127.0.0.1:{port}: Address already in use"
+
+
+def test_an_address_of_another_machine_is_told(write, tmp_path):
+    (tmp_path / "token").write_text("5" * 64)
+    (tmp_path / "token").chmod(0o600)
+    told = refusal(write("listen: {native: 'tcp://192.0.2.1:8702'}\ntoken_file: token"))
+    assert told == "can't listen on tcp://192.0.2.1:8702: Cannot assign requested address"
 
 
 def test_a_state_dir_that_can_not_be_written_to_is_told(tmp_path):

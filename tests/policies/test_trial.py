@@ -53,6 +53,21 @@ def test_a_policy_that_ends_the_process_fails(tmp_path):
     assert "PolicyFailed: SystemExit: 0" in result.stdout
 
 
+def test_what_a_policy_did_wrong_is_told_with_its_name_and_line(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "class Nonsense:\n    def decide(self, view):\n        yield 3\n"
+        "class Raises:\n    def decide(self, view):\n        return self.rule(view)\n"
+        "    def rule(self, view):\n        return [float('x') for _ in 'a']\n"
+    )
+    result = CliRunner().invoke(app, ["policy", "test", f"{wrong}:Nonsense", "--json"])
+    first = json.loads(result.stdout)["checks"][0]["problem"]
+    assert "Nonsense decided the impossible: that is no decision: 3" in first
+    result = CliRunner().invoke(app, ["policy", "test", f"{wrong}:Raises", "--json"])
+    first = json.loads(result.stdout)["checks"][0]["problem"]
+    assert first.endswith(f"could not convert string to float: 'x', at {wrong}:8")
+
+
 def test_what_a_policy_prints_is_not_among_the_figures(tmp_path):
     chatty = tmp_path / "chatty.py"
     chatty.write_text(

@@ -3,10 +3,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from workers.crash_guard import FORGET_AFTER_S, MAX_DEATHS, CrashGuard
+from workers.crash_guard import FORGET_AFTER_S, MAX_DEATHS, CrashGuard, forgive
 
 DIES = """
 import os, sys
@@ -72,3 +73,33 @@ def test_a_file_cut_short_counts_nothing(guard, tmp_path):
     (tmp_path / "model").write_text("")
 
     assert guard.verdict("model") is None
+
+
+def test_ending_a_worker_on_purpose_is_no_death_of_what_it_was_trying(tmp_path: Path) -> None:
+    trying = (
+        "import os, sys\nfrom pathlib import Path\nfrom workers.crash_guard import CrashGuard\n"
+        "with CrashGuard(Path(sys.argv[1])).watch(sys.argv[2]):\n"
+        "    print(os.getpid(), flush=True)\n    sys.stdin.read()\n"
+    )
+
+    def killed_while_trying(key: str) -> int:
+        command = [sys.executable, "-c", trying, str(tmp_path), key]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            pid = int(process.stdout.readline())
+            process.kill()
+        return pid
+
+    guard = CrashGuard(tmp_path)
+    for _ in range(MAX_DEATHS + 1):
+        forgive(tmp_path, {killed_while_trying("stopped")})
+    assert guard.verdict("stopped") is None
+
+    for _ in range(MAX_DEATHS - 1):
+        killed_while_trying("crashes")
+    forgive(tmp_path, {killed_while_trying("crashes")})
+    assert guard.verdict("crashes") is None
+    last = killed_while_trying("crashes")
+    assert guard.verdict("crashes") is not None
+    forgive(tmp_path, {last + 1})
+    assert guard.verdict("crashes") is not None

@@ -299,6 +299,21 @@ def test_a_loose_model_file_is_told_where_it_belongs(root):
     assert reason_of(root, "relu") == "relu.onnx lies loose; move it to relu/1/model.onnx"
 
 
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("relu.onnx", "; move relu.onnx to 1/model.onnx"),
+        ("3/relu.onnx", "; move 3/relu.onnx to 3/model.onnx"),
+        ("relu.xml", "; move relu.xml to 1/model.xml and its .bin beside it, as model.bin"),
+        ("notes.txt", ", e.g. 1/model.onnx"),
+    ],
+)
+def test_a_file_of_another_name_is_told_where_it_belongs(root, file, told):
+    (root / "relu" / file).parent.mkdir(parents=True)
+    (root / "relu" / file).write_text("")
+    assert reason_of(root, "relu").endswith(told)
+
+
 def test_an_openvino_file_needs_its_weights(root, add):
     openvino = pytest.importorskip("openvino")
     file = add("dense", onnx_models.dense())
