@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from tests.hosts import Site, why_no_hosts
 settings.register_profile("laxity", deadline=None)
 settings.load_profile("laxity")
 
+# A shell lets what it runs in the background ignore Ctrl-C, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 COVERED = ("tests/core/", "tests/policies/")
 """Whose coverage counts: the pure rooms' own tests. What only searches for a broken law, in these

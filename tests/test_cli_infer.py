@@ -36,7 +36,7 @@ def test_after_ctrl_c_it_shows_what_was_measured_until_then(tmp_path: Path, refu
         ) as process:
             box.wait("infer", 3)
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate()
     finally:
         box.close()
     outcomes = [request["outcome"] for request in json.loads(out)["requests"]]

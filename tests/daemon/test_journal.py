@@ -402,7 +402,8 @@ def test_a_policy_that_fails_is_part_of_the_journal(tmp_path, monkeypatch):
         driver.submit([asked])
         await asyncio.sleep(0)
         assert driver.policy[0] == policies.DEFAULT
-        assert driver.status()["policy_problem"] == "broken: RuntimeError: out of ideas"
+        told = driver.status()["policy_problem"]
+        assert told.startswith(f"broken: RuntimeError: out of ideas, at {__file__}:")
         driver.submit([asked])
         driver.swap_policy("edf", {})
         assert driver.status()["policy_problem"] is None

@@ -29,7 +29,6 @@ def running_demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         env=marked(run),
-        preexec_fn=_heed_interrupts,
     )
     try:
         yield demo
@@ -41,11 +40,6 @@ def running_demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         demo.communicate()
         for process in processes_of(run):
             process.kill()
-
-
-def _heed_interrupts() -> None:
-    """A shell lets what it runs in the background ignore Ctrl-C, and so would all it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _folders() -> set[Path]:
