@@ -378,6 +378,9 @@ def test_what_cannot_be_written_down_does_not_disturb(tmp_path):
 # -- with the driver
 
 
+FAULT = f"RuntimeError: out of ideas, at {__file__}:"
+
+
 class Broken:
     """Fails at the first request that it sees."""
 
@@ -402,8 +405,7 @@ def test_a_policy_that_fails_is_part_of_the_journal(tmp_path, monkeypatch):
         driver.submit([asked])
         await asyncio.sleep(0)
         assert driver.policy[0] == policies.DEFAULT
-        told = driver.status()["policy_problem"]
-        assert told.startswith(f"broken: RuntimeError: out of ideas, at {__file__}:")
+        assert driver.status()["policy_problem"].startswith(f"broken: {FAULT}")
         driver.submit([asked])
         driver.swap_policy("edf", {})
         assert driver.status()["policy_problem"] is None
@@ -416,7 +418,9 @@ def test_a_policy_that_fails_is_part_of_the_journal(tmp_path, monkeypatch):
     assert [answer.outcome for answer in answers] == [Outcome.CANCELLED] * 2
     (file,) = journal_files(tmp_path / "j")
     entries = [step for step in JournalFile(file) if isinstance(step, Entry)]
-    assert [entry.failure for entry in entries][:2] == [None, "RuntimeError: out of ideas"]
+    first, second = [entry.failure for entry in entries][:2]
+    assert first is None
+    assert (second or "").startswith(FAULT)
     (verdict,) = verify(tmp_path / "j")
     assert (verdict.difference, verdict.unverified) == (None, None)
     assert verdict.requests == 2
