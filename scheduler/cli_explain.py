@@ -80,7 +80,14 @@ def explain(
         raise InputProblem("--journal names what to read, so no box is asked: leave --url out")
     path = journal or _journal_of(url)
     if request is None:
-        _show_recent(_recent(path, count, outcome, model), as_json)
+        briefs = _recent(path, count, outcome, model)
+        if as_json:
+            print_json([asdict(brief) for brief in briefs])
+        elif briefs:
+            _show_recent(briefs)
+        else:
+            asked = f" for model {model!r}" if model else ""
+            _say(f"the journal has no request{asked} that ended{f' {outcome}' if outcome else ''}")
     else:
         _show_tale(request, _tale(path, request, run), as_json)
 
@@ -118,10 +125,7 @@ def _tale(path: Path, request: int, run: str | None) -> Tale:
             raise LaxityError(str(error)) from None
 
 
-def _show_recent(briefs: list[Brief], as_json: bool) -> None:
-    if as_json:
-        print_json([asdict(brief) for brief in briefs])
-        return
+def _show_recent(briefs: list[Brief]) -> None:
     figures = ("id", "budget ms", "took ms")
     table = plain_table("id", "came", "model", *figures[1:], "outcome", "why", right=figures)
     for brief in briefs:

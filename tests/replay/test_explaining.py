@@ -180,6 +180,18 @@ class TestCommand:
 
     @pytest.mark.parametrize(
         ("words", "said"),
+        [
+            (["--model", "digit"], "has no request for model 'digit' that ended\n"),
+            (["--outcome", "late"], "has no request that ended late\n"),
+        ],
+    )
+    def test_that_there_is_none_of_a_kind_is_said(self, laxity, journal, words, said):
+        status, out, err = laxity("explain", *words, "--journal", str(journal))
+        assert (status, out) == (0, "")
+        assert err.endswith(said)
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
         [(["--run", "x"], "--run goes with an ID"), (["1", "--model", "m"], "goes without an ID")],
     )
     def test_an_option_that_would_do_nothing_is_refused(self, laxity, journal, words, said):
