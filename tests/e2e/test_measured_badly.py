@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from scheduler import Client, DeadlineInfeasible
+from scheduler import Client, DeadlineExpired, DeadlineInfeasible
 from tests.e2e.running_agent import RunningAgent
 
 X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
@@ -46,7 +46,9 @@ def test_a_box_that_refuses_all_for_a_wrong_profile_serves_after_seconds(
                 break
             except DeadlineInfeasible:
                 refused += 1
-                time.sleep(0.02)
+            except DeadlineExpired:
+                pass  # a busy machine
+            time.sleep(0.02)
     agent.end()
     assert refused > 0
     assert result.outputs["y"].tolist() == [0, 0, 2]

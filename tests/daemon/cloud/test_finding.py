@@ -201,7 +201,7 @@ def test_trials_cost_what_batches_do(status: str, spent: float, tmp_path: Path):
 
 
 async def slowly(request: Any, context: Any) -> Any:
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(1.0)
     return await good(request, context)
 
 
@@ -217,19 +217,19 @@ def test_a_server_that_was_slow_when_it_was_measured_is_measured_again(tmp_path:
             async with box_of(far.url, tmp_path) as box:
                 await box.until(lambda: box.is_up)
                 measured = len(far.asked)
-                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                assert (await box.ask(deadline_ms=500)).outcome is Outcome.INFEASIBLE
                 await asyncio.sleep(IDLE_NS / 1e9)
-                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                assert (await box.ask(deadline_ms=500)).outcome is Outcome.INFEASIBLE
                 await box.until(lambda: len(far.asked) == measured + 1)
                 await box.until(lambda: is_measured(box))
-                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                assert (await box.ask(deadline_ms=500)).outcome is Outcome.INFEASIBLE
                 assert len(far.asked) == measured + 1, "it is slow, and that was asked but now"
                 far.behaviour = good
                 box.driver._doubts = Doubts()
-                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                assert (await box.ask(deadline_ms=500)).outcome is Outcome.INFEASIBLE
                 await box.until(lambda: len(far.asked) >= measured + 4)
                 await box.until(lambda: is_measured(box))
-                assert numbers(await box.ask(3.0, deadline_ms=200)) == [6.0] * 4
+                assert numbers(await box.ask(3.0, deadline_ms=500)) == [6.0] * 4
 
     asyncio.run(run())
 
@@ -242,7 +242,7 @@ def test_a_server_that_is_measured_again_is_paid(tmp_path: Path):
             async with box_of(far.url, tmp_path, **settings) as box:
                 await box.until(lambda: box.is_up)
                 await asyncio.sleep(IDLE_NS / 1e9)
-                assert (await box.ask(deadline_ms=200)).outcome is Outcome.INFEASIBLE
+                assert (await box.ask(deadline_ms=500)).outcome is Outcome.INFEASIBLE
                 await asyncio.sleep(0.2)
                 assert len(far.asked) == 4, "there was money for no more"
 
