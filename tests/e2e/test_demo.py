@@ -50,7 +50,7 @@ def test_it_keeps_the_laws_and_leaves_nothing_behind(tmp_path):
     file = tmp_path / "figures.json"
     with running_demo("--seconds-per-phase", "2", "--json", str(file)) as demo:
         out, err = demo.communicate()
-    assert (demo.returncode, err) == (0, "")
+    assert (demo.returncode, err) == (0, ""), out
     figures = json.loads(file.read_text())
     assert figures["laws"] == {"kept": True, "broken": []}
     assert figures["left_over"] == 0

@@ -88,6 +88,12 @@ class TestLaws:
         assert not found["kept"]
         assert said in found["broken"][0]
 
+    def test_a_caller_that_is_held_up_itself_notes_ends_later(self):
+        held_up = record("completed")
+        held_up.sent_s += 0.04
+        found = laws([phase_figures(NORMAL, [record("completed", 80.0), held_up], 1.0, 9.0)])
+        assert found["kept"]
+
 
 class TestRecovery:
     def test_results_flow_again_with_one_that_was_sent_after_the_kill(self):
