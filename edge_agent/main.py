@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, describe, probe, to_dict
 from edge_agent.ray_settings import set_ray_environment
 from edge_agent.rebirth import end_past_life
-from edge_agent.terminal import DeviceBars, on_signals
+from edge_agent.terminal import DeviceBars, on_signals, whole_lines
 from scheduler.config import Config, ConfigError, load_config
 
 _EXAMPLES = """
@@ -34,7 +33,7 @@ Examples:
 """
 
 app = typer.Typer(add_completion=False)
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+console = whole_lines()
 
 
 @app.command(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,13 +1,30 @@
-"""What the commands that start something share: signals that end it, and bars of progress."""
+"""What the commands that start something share: what they say, and signals that end them."""
 
 from __future__ import annotations
 
+import io
 import signal
+import sys
 import threading
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+def whole_lines() -> Console:
+    """A console on stderr, for a process in which another thread prints there, as Ray's does.
+
+    `print` hands a text and its line end on one by one. Stderr is made to wait for the end, and the
+    console has a buffer of its own, so that no line ends up within another.
+    """
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(line_buffering=True, write_through=False)
+    own = open(  # noqa: SIM115 (as long as stderr is)
+        sys.stderr.fileno(), "w", encoding=sys.stderr.encoding, errors="backslashreplace",
+        closefd=False,
+    )  # fmt: skip
+    return Console(file=own, highlight=False, soft_wrap=True)
 
 
 def on_signals(stop: threading.Event, at_once: threading.Event) -> None:

@@ -118,3 +118,18 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path):
 
 def test_the_version(laxity):
     assert edge_agent("--version").stdout == laxity("--version")[1]
+
+
+def test_a_line_is_not_part_of_one_that_another_thread_prints():
+    script = """
+import sys
+from edge_agent.terminal import whole_lines
+console = whole_lines()
+sys.stderr.write("what a worker logs")
+console.print("Ready.")
+sys.stderr.write("\\n")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == "Ready.\nwhat a worker logs\n"
