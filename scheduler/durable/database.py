@@ -251,13 +251,14 @@ class Database:
             step_ms: By how much.
             set_ms: When, by the clock as it was: what is later was written by it as it is.
         """
+        times = {"step": step_ms, "set": set_ms}
         self._sql.execute(
-            "UPDATE tasks SET submitted_ms = submitted_ms + ?1, deadline_ms = deadline_ms + ?1 "
-            "WHERE submitted_ms <= ?2",
-            (step_ms, set_ms),
+            "UPDATE tasks SET submitted_ms = submitted_ms + :step, "
+            "deadline_ms = deadline_ms + :step WHERE submitted_ms <= :set",
+            times,
         )
         self._sql.execute(
-            "UPDATE tasks SET ended_ms = ended_ms + ?1 WHERE ended_ms <= ?2", (step_ms, set_ms)
+            "UPDATE tasks SET ended_ms = ended_ms + :step WHERE ended_ms <= :set", times
         )
         self._sql.execute("UPDATE clock SET seen_ms = seen_ms + ?", (step_ms,))
 
