@@ -256,11 +256,13 @@ def test_a_client_that_goes_away_is_forgotten(http_at: str, shared_agent: Runnin
     head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
     with Client(shared_agent.url) as client:
         before = client.status()["outcomes"]["cancelled"]
+        due = arrived(client) + 6
         blockers = [client.submit("slow", {"x": SLOW}, deadline_ms=60_000) for _ in range(6)]
         for _ in range(3):
+            due += 1
             with socket.create_connection((host, int(port))) as leaver:
                 leaver.sendall(head.encode() + body)
-                while client.status()["held"] == 0:
+                while arrived(client) < due:
                     pass
         for blocker in blockers:
             blocker.result()
