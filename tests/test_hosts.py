@@ -100,7 +100,7 @@ def test_a_limit_is_kept(new_site):
             took_s = seconds(site, size=1_000_000)
             process.kill()
     # 0.4 s at the full rate, less what the bucket lets through at once.
-    assert took_s > 0.35
+    assert 0.35 < took_s < 2
 
 
 def test_nothing_is_left_of_a_killed_test(new_site):

@@ -132,7 +132,7 @@ def test_the_budget_goes_to_the_scheduler_and_its_refusal_comes_back(box: OneMod
     assert response.status == 429
     assert dict(response.headers)["retry-after"] == "2"
     assert said(response)["code"] == "infeasible"
-    assert 8_000 < said(response)["earliest_ms"] < 10_000  # the way is the door's to add
+    assert 8_000.0 < said(response)["earliest_ms"] < 8_920  # the way is the door's to add
 
 
 @pytest.mark.parametrize(
