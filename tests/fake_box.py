@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from scheduler import wire
+from tests.waiting import PATIENCE_S
 
 IMAGE = {"name": "image", "dtype": "float32", "shape": [None]}
 A, B = ({"name": name, "dtype": "float32", "shape": [1]} for name in "ab")
@@ -21,7 +22,6 @@ MODELS = {
         {"name": "pair", "inputs": [A, B], "outputs": []},
     ]
 }
-PATIENCE_S = 30
 
 
 class Peer(asyncio.BufferedProtocol):

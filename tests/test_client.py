@@ -33,7 +33,8 @@ from scheduler import (
     wire,
 )
 from scheduler.errors import ERRORS
-from tests.fake_box import IMAGE, PATIENCE_S, FakeBox, Peer, ignore, image
+from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image
+from tests.waiting import PATIENCE_S
 
 MINUTE_MS = 60_000
 HUGE = 10**400

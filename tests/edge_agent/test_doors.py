@@ -13,8 +13,7 @@ import pytest
 
 from edge_agent.doors import Doors
 from scheduler.config import Config
-
-PATIENCE_S = 30
+from tests.waiting import PATIENCE_S
 
 
 def test_a_door_that_can_not_be_started_is_tried_again(

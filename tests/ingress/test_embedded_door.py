@@ -19,8 +19,9 @@ from scheduler.ingress.oip.deadlines import Defaults
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import ANYONE, OWNER, Access, hash_of, new_token
-from tests.fake_box import PATIENCE_S, FakeBox, Peer, ignore
+from tests.fake_box import FakeBox, Peer, ignore
 from tests.ingress.memory_transport import LIMITS
+from tests.waiting import PATIENCE_S
 
 TENSOR = {"name": "image", "dtype": "float32", "shape": [2]}
 DIGITS: dict[str, Any] = {

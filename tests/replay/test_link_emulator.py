@@ -21,9 +21,9 @@ from replay.links import LinkEmulator, OneWay
 from replay.links.one_way import SEGMENT_BYTES, Carrier
 from replay.links.stream import reset
 from scheduler.address import AddressError, parse_address
+from tests.waiting import PATIENCE_S
 
 MS = 1_000_000
-PATIENCE_S = 30
 FREE = "127.0.0.1:0"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

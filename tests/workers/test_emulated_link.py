@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from workers.runtimes.base import DeviceError, DeviceSpec
 from workers.runtimes.emulated import link_of
 from workers.runtimes.emulated_link import EmulatedLink, LinkProfile
 
 MS = 1_000_000
-PATIENCE_S = 30
 
 
 class Far:
