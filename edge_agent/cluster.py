@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -49,16 +49,17 @@ class Cluster:
         """
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(
-                address="local",
-                num_cpus=max(1, cores),
-                include_dashboard=False,
-                object_store_memory=object_store_bytes,
-                namespace="laxity",
-                logging_level=logging.WARNING,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=str(folder),
-            )
+            with _groups_of_their_own():
+                ray.init(
+                    address="local",
+                    num_cpus=max(1, cores),
+                    include_dashboard=False,
+                    object_store_memory=object_store_bytes,
+                    namespace="laxity",
+                    logging_level=logging.WARNING,
+                    _node_ip_address="127.0.0.1",
+                    _temp_dir=str(folder),
+                )
         except BaseException:
             end_started(folder)
             raise
@@ -87,8 +88,8 @@ class Cluster:
     def stop(self) -> None:
         """Ends Ray and all its processes.
 
-        Ray may wait without end for processes that somebody else has ended already, as when a
-        signal went to the whole process group; what it has not ended in time is killed.
+        Ray may wait without end for processes that somebody else has ended already; what it has not
+        ended in time is killed.
         """
         started = psutil.Process().children(recursive=True)
         shutdown = threading.Thread(target=ray.shutdown, daemon=True)
@@ -97,6 +98,32 @@ class Cluster:
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+_leaving = threading.local()
+
+
+@contextlib.contextmanager
+def _groups_of_their_own() -> Iterator[None]:
+    """What this thread starts meanwhile is in no process group of the agent's.
+
+    A signal to that (`kill %1`, `timeout`, a terminal that closes) would end Ray beneath an agent
+    that drains. Ray has no option for it, but it starts all its parts with a `preexec_fn`; then
+    `subprocess` calls what was registered at forks.
+    """
+    _leaving.group = True
+    try:
+        yield
+    finally:
+        _leaving.group = False
+
+
+def _leave_group() -> None:
+    if getattr(_leaving, "group", False):
+        os.setpgid(0, 0)
+
+
+os.register_at_fork(after_in_child=_leave_group)
 
 
 def _end_needless() -> None:

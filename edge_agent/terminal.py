@@ -6,10 +6,34 @@ import io
 import signal
 import sys
 import threading
-from typing import Any
+import time
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+_SAME_S = 0.3
+"""Signals so close to the first say the same."""
+
+
+class _Lasting(io.FileIO):
+    """Drops what can't be written: a box serves on when the reader of its words is gone."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:  # the other end of a pipe or a terminal was closed; or the disk is full
+            return len(data)
+
+
+def _stderr(line_buffering: bool) -> TextIO:
+    raw = _Lasting(sys.stderr.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        sys.stderr.encoding,
+        errors="backslashreplace",
+        line_buffering=line_buffering,
+    )
 
 
 def whole_lines() -> Console:
@@ -18,23 +42,32 @@ def whole_lines() -> Console:
     `print` hands a text and its line end on one by one. Stderr is made to wait for the end, and the
     console has a buffer of its own, so that no line ends up within another.
     """
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr.reconfigure(line_buffering=True, write_through=False)
-    own = open(  # noqa: SIM115 (as long as stderr is)
-        sys.stderr.fileno(), "w", encoding=sys.stderr.encoding, errors="backslashreplace",
-        closefd=False,
-    )  # fmt: skip
-    return Console(file=own, highlight=False, soft_wrap=True)
+    console = Console(file=_stderr(line_buffering=False), highlight=False, soft_wrap=True)
+    sys.stderr = _stderr(line_buffering=True)
+    return console
 
 
 def on_signals(stop: threading.Event, at_once: threading.Event) -> None:
-    """Sets `stop` at the first SIGTERM or Ctrl-C, and `at_once` at the next."""
+    """Sets `stop` at the first SIGTERM, Ctrl-C or closed terminal, and `at_once` at the next.
 
-    def handle(_number: int, _frame: Any) -> None:
-        (at_once if stop.is_set() else stop).set()
+    `timeout` and shells may tell a process twice what they mean once: a signal counts as the next
+    only some time after the first, and a terminal can be closed only once.
+    """
+    first_s: float | None = None
+
+    def handle(number: int, _frame: Any) -> None:
+        nonlocal first_s
+        now_s = time.monotonic()
+        if first_s is None:
+            first_s = now_s
+            stop.set()
+        elif number != signal.SIGHUP and now_s - first_s > _SAME_S:
+            at_once.set()
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+        signal.signal(signal.SIGHUP, handle)
 
 
 class DeviceBars:

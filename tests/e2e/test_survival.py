@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
@@ -202,28 +202,43 @@ def test_a_killed_client_leaves_nothing_behind_and_others_notice_nothing(
     assert set(load.endings) == {"result"}
 
 
-def test_the_agent_drains_what_it_accepted_and_leaves_no_process(agent: RunningAgent) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_the_agent_drains_what_it_accepted_and_leaves_no_process(
+    agent: RunningAgent, send: Callable[[int, int], None], number: int
+) -> None:
     with Client(agent.url) as client:
         slow = {"x": np.ones((1, 1), np.float32)}
         futures = [client.submit("slow", slow, deadline_ms=30_000) for _ in range(6)]
         futures[0].result()
-        status = agent.stop()
+        send(agent.process.pid, number)
+        status = agent.process.wait(60)
         assert [future.result().outcome for future in futures] == ["completed"] * 6
     assert status == 0
     assert agent.left_over() == []
     assert not Path(agent.url.removeprefix("unix://")).exists()
 
 
+def test_a_second_signal_ends_it_at_once(agent: RunningAgent) -> None:
+    with Client(agent.url) as client:
+        slow = {"x": np.ones((1, 1), np.float32)}
+        futures = [client.submit("slow", slow, deadline_ms=600_000) for _ in range(1000)]
+        futures[0].result()
+        agent.process.send_signal(signal.SIGTERM)
+        while not any(line.startswith("Draining") for line in agent.lines):
+            threading.Event().wait(0.01)
+        agent.process.send_signal(signal.SIGTERM)  # too soon: the first one's echo
+        threading.Event().wait(0.5)
+        assert agent.process.poll() is None
+        assert agent.stop() == 1
+        assert not futures[-1].done()
+    assert agent.left_over() == []
+
+
 def test_no_process_outlives_a_killed_agent(agent: RunningAgent) -> None:
     assert len(agent.processes()) > 3
     agent.process.kill()
     agent.process.wait()
-    assert agent.left_over() == []
-
-
-def test_a_signal_to_the_whole_process_group_leaves_no_process(agent: RunningAgent) -> None:
-    os.killpg(agent.process.pid, signal.SIGTERM)
-    agent.process.wait(60)
     assert agent.left_over() == []
 
 

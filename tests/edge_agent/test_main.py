@@ -133,3 +133,19 @@ sys.stderr.write("\\n")
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert ended.stderr == "Ready.\nwhat a worker logs\n"
+
+
+def test_a_box_goes_on_when_nobody_reads_what_it_says():
+    script = """
+import os, sys
+from edge_agent.terminal import whole_lines
+console = whole_lines()
+read, write = os.pipe()
+os.dup2(write, 2)
+os.close(read)
+console.print("Draining")
+print("a door ended", file=sys.stderr)
+print("goes on")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "goes on\n")
