@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
@@ -24,6 +23,7 @@ from policies.spill import Spill
 from policies.stability import Stability
 from policies.window import Window
 from scheduler.core.errors import FOREIGN_FAULTS
+from scheduler.core.names import hint
 from scheduler.core.policy import Policy
 
 PolicyFactory = Callable[..., Policy]
@@ -52,7 +52,7 @@ POLICIES: dict[str, PolicyFactory] = {
 DEFAULT = "goodput"
 
 
-def make_policy(name: str, **options: Any) -> Policy:
+def make_policy(name: str, /, **options: Any) -> Policy:
     """A policy of the table by name.
 
     Args:
@@ -118,10 +118,9 @@ def _check_options(name: str, factory: PolicyFactory, given: Iterable[str]) -> N
     known = [each.name for each in parameters if each.kind is not Parameter.VAR_POSITIONAL]
     for key in given:
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise ValueError(
-                f"policy {name!r} has no option {key!r}{hint}; it has {', '.join(known) or 'none'}"
+                f"policy {name!r} has no option {key!r}{hint(key, known)}; "
+                f"it has {', '.join(known) or 'none'}"
             )
 
 
@@ -133,9 +132,6 @@ def named_policy(name: str) -> PolicyFactory:
     """
     factory = POLICIES.get(name)
     if factory is None:
-        near = get_close_matches(name, POLICIES, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(
-            f"policy {name!r} is not known{hint}; there are {', '.join(sorted(POLICIES))}"
-        )
+        there = ", ".join(sorted(POLICIES))
+        raise ValueError(f"policy {name!r} is not known{hint(name, POLICIES)}; there are {there}")
     return factory

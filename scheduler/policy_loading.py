@@ -10,8 +10,6 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -19,13 +17,14 @@ from typing import Any, cast
 
 from policies import POLICIES, PolicyFactory, build_policy
 from scheduler.core.errors import FOREIGN_FAULTS
+from scheduler.core.names import hint
 from scheduler.core.policy import Policy
 
 GROUP = "laxity.policies"
 """The entry points under which other distributions offer policies."""
 
 
-def load_policy(name: str, **options: Any) -> Policy:
+def load_policy(name: str, /, **options: Any) -> Policy:
     """A policy by name.
 
     Args:
@@ -63,7 +62,7 @@ def find_policy(name: str) -> PolicyFactory:
         return _class_of(name, _module(name, where), class_name)
     known = sorted({*POLICIES, *offered})
     raise ValueError(
-        f"policy {name!r} is not known{_near(name, known)}; there are {', '.join(known)}; "
+        f"policy {name!r} is not known{hint(name, known)}; there are {', '.join(known)}; "
         "or name one as 'module:Class' or 'path/to/file.py:Class'"
     )
 
@@ -74,8 +73,9 @@ def _file(name: str, path: Path) -> ModuleType:
             others = [p.name for p in path.parent.glob("*.py")]
         except OSError:
             others = []
-        near = _near(path.name, others)
-        raise ValueError(f"policy {name!r}: there is no file {path.absolute()}{near}")
+        raise ValueError(
+            f"policy {name!r}: there is no file {path.absolute()}{hint(path.name, others)}"
+        )
     module_name = f"laxity_policy_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
@@ -106,7 +106,7 @@ def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
         if not hasattr(module, class_name):
             there = [n for n, made in vars(module).items() if inspect.isclass(made)]
             raise ValueError(
-                f"policy {name!r}: {_where(module)} has no {class_name!r}{_near(class_name, there)}"
+                f"policy {name!r}: {_where(module)} has no {class_name!r}{hint(class_name, there)}"
             )
         return _checked(name, getattr(module, class_name))
     own = [
@@ -135,11 +135,6 @@ def _checked(name: str, found: Any) -> PolicyFactory:
 
 def _where(module: ModuleType) -> str:
     return getattr(module, "__file__", None) or module.__name__
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _said(error: BaseException) -> str:

@@ -271,7 +271,7 @@ class Driver:
         self.policy = name, options
         self.fell_back = None
         self._handle(PolicySwapped(name, policy))
-        log.info("policy swapped", policy=name, **options)
+        log.info("policy swapped", policy=name, options=options)
 
     def _fall_back(self, why: str) -> None:
         self.swap_policy(DEFAULT, {})

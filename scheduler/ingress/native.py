@@ -149,15 +149,16 @@ class NativeDoor:
         Raises:
             InvalidInput: There is no such policy or option.
         """
-        if not isinstance(name, str) or not isinstance(options, dict | None):
+        options = {} if options is None else options
+        if not isinstance(name, str) or not _is_options(options):
             raise InvalidInput("policy takes name, a string, and options, a map")
         if set(name) & {":", "/"} or name.endswith(".py"):
             raise InvalidInput("a policy from a file or module is named in the configuration alone")
         try:
-            self.driver.swap_policy(name, options or {})
-        except (ValueError, TypeError) as error:
+            self.driver.swap_policy(name, options)
+        except ValueError as error:
             raise InvalidInput(str(error)) from None
-        return {"name": name, **(options or {})}
+        return {"name": name, **options}
 
     def stop_admitting(self) -> None:
         """Tells every client to take new requests elsewhere; answers still go out."""
@@ -176,3 +177,7 @@ class NativeDoor:
         self.restorer.close()
         for connection in list(self._connections):
             connection.close()
+
+
+def _is_options(options: Any) -> bool:
+    return isinstance(options, dict) and all(isinstance(key, str) for key in options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from policies import POLICIES
+from policies import POLICIES, make_policy
 from policies.edf import Edf
 from policies.goodput import Goodput
 from replay.laws import Watch
@@ -17,6 +18,7 @@ from scheduler import policy_loading
 from scheduler.core.commands import Dispatch
 from scheduler.core.events import BatchDone, TargetUp
 from scheduler.core.outcomes import Outcome
+from scheduler.daemon.driver import Driver
 from scheduler.policy_loading import load_policy
 from tests.core.world import MS, of, request, submit, target
 
@@ -106,6 +108,27 @@ def test_what_is_no_policy_is_told(own, name, told):
     (own.parent / "program.py").write_text("import sys; sys.exit(0)")
     with pytest.raises(ValueError, match=told):
         load_policy(name.format(folder=own.parent))
+
+
+def test_an_option_may_have_any_name(own):
+    names = own.parent / "names.py"
+    names.write_text(
+        "class Names:\n"
+        "    def __init__(self, name='', event=0, policy=0): self.given = name, event, policy\n"
+        "    def decide(self, view): return ()\n"
+    )
+    options: dict[str, Any] = {"name": "n", "event": 2, "policy": 3}
+    made: Any = load_policy(str(names), **options)
+    assert made.given == ("n", 2, 3)
+
+    async def swapped() -> tuple[str, Any]:
+        driver = Driver()
+        driver.swap_policy(str(names), options)
+        return driver.policy
+
+    assert asyncio.run(swapped()) == (str(names), options)
+    with pytest.raises(ValueError, match="policy 'edf' has no option 'name'"):
+        make_policy("edf", name="x")
 
 
 def test_an_option_that_is_not_one_is_told(own):

@@ -1,0 +1,30 @@
+"""What somebody meant who wrote a name that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like a word; None where none is.
+
+    Args:
+        word: What was written.
+        known: The names that there are.
+        cutoff: How alike they must be, of 1.
+    """
+    found = get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, in brackets to stand behind a word; or nothing."""
+    found = near(word, known)
+    return f" (did you mean {found!r}?)" if found is not None else ""
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """A question for the known name that was probably meant, or `otherwise` where none is near."""
+    found = near(word, known, cutoff)
+    return f"did you mean {found!r}?" if found is not None else otherwise
