@@ -6,7 +6,6 @@ a table of profiles.
 
 from __future__ import annotations
 
-import difflib
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from replay.fleet_world import (
 from replay.simulator import ServiceTime
 from scheduler.core.commands import Dispatch
 from scheduler.core.events import Event, TargetDown, TargetUp
+from scheduler.core.names import did_you_mean
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetSpec
@@ -362,5 +362,4 @@ def _median(samples: Sequence[int]) -> int:
 
 def _nearest(word: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
+    return did_you_mean(word, names, f"there are {', '.join(names) or 'none'}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import InvalidInput, ModelNotFound
+from scheduler.core.names import hint
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import STRING
 
@@ -69,9 +69,9 @@ class _SignatureInputs:
     def _inputs(self, kind: RequestClass) -> dict[str, NDArray[Any]]:
         model = self._models.get(kind.model)
         if model is None:
-            near = difflib.get_close_matches(kind.model, self._models, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ModelNotFound(f"the box has no model {kind.model!r}{hint}")
+            raise ModelNotFound(
+                f"the box has no model {kind.model!r}{hint(kind.model, self._models)}"
+            )
         specs = model["inputs"]
         shapes = kind.shapes or [_shape(spec) for spec in specs]
         if len(shapes) != len(specs):

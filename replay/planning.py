@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
 from scheduler import Unavailable
+from scheduler.core.names import did_you_mean
 from scheduler.yaml_loader import MALFORMED, load
 
 SCENARIOS = "scenarios"
@@ -116,9 +116,8 @@ def _named(ask: Ask) -> Any:
     names = scenario_names()
     if ask.source in names:
         return standard_scenarios(ask.source)[0]
-    near = difflib.get_close_matches(ask.source, [*names, SCENARIOS], 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"scenarios are {', '.join(names)}"
-    raise AskError(f"there is no file and no scenario called {ask.source!r}; {hint}")
+    meant = did_you_mean(ask.source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
+    raise AskError(f"there is no file and no scenario called {ask.source!r}; {meant}")
 
 
 def _is_scenario(path: Path) -> bool:
@@ -169,9 +168,8 @@ def _trace(ask: Ask, path: Path) -> Experiment:
     if ask.load is not None:
         raise AskError("the load of a trace can't be set; give it a --rate-scale")
     if ask.format is not None and ask.format not in FORMATS:
-        near = difflib.get_close_matches(ask.format, FORMATS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FORMATS)}"
-        raise AskError(f"unknown trace format {ask.format!r}; {hint}")
+        meant = did_you_mean(ask.format, FORMATS, f"there are {', '.join(FORMATS)}")
+        raise AskError(f"unknown trace format {ask.format!r}; {meant}")
     fleet = _fleet(ask)
     model = ask.model or fleet.models()[0]
     entry = MixEntry(model)

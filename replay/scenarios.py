@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +17,7 @@ from replay.fleet_file import parse_fleet, read_fleet
 from replay.sources import WorkloadSource, load_of
 from replay.workloads import Workload, parse_workload
 from scheduler.config_problems import ConfigError, problems_of, read_yaml_file
+from scheduler.core.names import did_you_mean
 
 FOLDER = Path(configs.__file__).parent / "scenarios"
 """Where the standard scenarios are."""
@@ -123,5 +123,4 @@ def standard_scenarios(only: str = "*") -> list[Scenario]:
 
 
 def _nearest(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
+    return did_you_mean(word, known, f"there are {', '.join(known) or 'none'}", cutoff=0.4)

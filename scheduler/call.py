@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from scheduler import wire
+from scheduler.core.names import hint
 from scheduler.errors import InvalidInput, ModelNotFound
 
 if TYPE_CHECKING:
@@ -330,9 +330,7 @@ def only_input(model: str, models: Mapping[str, Any]) -> str:
     """
     known = {described["name"]: described for described in models["models"]}
     if model not in known:
-        near = difflib.get_close_matches(model, known, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ModelNotFound(f"model {model!r} is not in the repository{hint}")
+        raise ModelNotFound(f"model {model!r} is not in the repository{hint(model, known)}")
     names = [spec["name"] for spec in known[model]["inputs"]]
     if len(names) != 1:
         raise InvalidInput(

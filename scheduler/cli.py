@@ -6,7 +6,6 @@ is not there, or what was checked is wrong; 2, the command line is wrong.
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 import time
@@ -42,6 +41,7 @@ from scheduler.cli_status import status_view
 from scheduler.cli_streams import open_streams, written
 from scheduler.cli_tables import models_view
 from scheduler.client import Client
+from scheduler.core.names import did_you_mean
 from scheduler.errors import LaxityError, ModelNotFound
 
 DEADLINE_MS = 100.0
@@ -219,10 +219,8 @@ def models(
 def _model_called(name: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
     by_name = {model["name"]: model for model in listed}
     if name not in by_name:
-        near = difflib.get_close_matches(name, by_name, 1)
-        there = ", ".join(by_name) or "none yet"
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {there}"
-        raise ModelNotFound(f"model {name!r} is not in the repository ({hint})")
+        meant = did_you_mean(name, by_name, f"there are: {', '.join(by_name) or 'none yet'}")
+        raise ModelNotFound(f"model {name!r} is not in the repository ({meant})")
     return by_name[name]
 
 

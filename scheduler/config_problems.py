@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from scheduler.core.names import did_you_mean
 from scheduler.errors import LaxityError
 from scheduler.yaml_loader import MALFORMED, Loader
 
@@ -205,17 +205,15 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
     text = _FORMS.get(kind) or str(item["msg"]).replace("Input should be", "should be")
     said = f"{text}; got {_shortened(value)}"
     if kind == "literal_error":
-        near = difflib.get_close_matches(str(value), re.findall(r"'([^']*)'", text), n=1)
-        return f"{said}; did you mean {near[0]!r}?" if near else said
+        meant = did_you_mean(str(value), re.findall(r"'([^']*)'", text), "")
+        return f"{said}; {meant}" if meant else said
     return said
 
 
 def _unknown_key(key: str, model: type[BaseModel]) -> str:
     known = list(model.model_fields)
-    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1)
-    if near:
-        return f"unknown key; did you mean {near[0]!r}?"
-    return f"unknown key; known here: {', '.join(known)}"
+    word = key.lower().replace("-", "_")
+    return f"unknown key; {did_you_mean(word, known, 'known here: ' + ', '.join(known))}"
 
 
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:

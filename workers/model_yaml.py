@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Hashable, Iterable
 from typing import Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from pydantic import (
     ValidationError,
 )
 
+from scheduler.core.names import did_you_mean
 from scheduler.yaml_loader import MALFORMED, Loader
 from workers.model import Precision, Residency
 
@@ -181,8 +181,7 @@ def parse_model_file(text: str) -> ModelFile:
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint that names the known word closest to an unknown one, or all of them."""
     choices = list(known)
-    close = difflib.get_close_matches(word, choices, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(choices) or 'none'}"
+    return did_you_mean(word, choices, f"known are {', '.join(choices) or 'none'}")
 
 
 class _UniqueKeyLoader(Loader):

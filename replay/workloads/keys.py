@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from replay.workloads.amounts import Amount, Fixed, OneOf, Uniform
 from replay.workloads.errors import WorkloadError
+from scheduler.core.names import did_you_mean
 
 
 class Keys:
@@ -144,8 +144,7 @@ def is_number(value: object) -> bool:
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known word that was probably meant, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(word.lower().replace("-", "_"), names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(names)}"
+    return did_you_mean(word.lower().replace("-", "_"), names, f"known here: {', '.join(names)}")
 
 
 def shortened(value: object) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from typing import Any
 
+from scheduler.core.names import did_you_mean
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import STRING, Signature, TensorSpec, element_bytes, travels_as
@@ -117,9 +117,8 @@ class Catalog:
 
 
 def _not_found(what: str, where: str, name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}"
-    return f"{what} is not in {where} ({hint})"
+    meant = did_you_mean(name, known, f"there are: {', '.join(sorted(known))}")
+    return f"{what} is not in {where} ({meant})"
 
 
 def _describe_spec(spec: TensorSpec) -> dict[str, Any]:
