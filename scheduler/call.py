@@ -330,7 +330,7 @@ def only_input(model: str, models: Mapping[str, Any]) -> str:
     """
     known = {described["name"]: described for described in models["models"]}
     if model not in known:
-        raise ModelNotFound(f"model {model!r} is not in the repository{hint(model, known)}")
+        raise ModelNotFound.unknown(model, hint(model, known))
     names = [spec["name"] for spec in known[model]["inputs"]]
     if len(names) != 1:
         raise InvalidInput(

@@ -220,7 +220,7 @@ def _model_called(name: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
     by_name = {model["name"]: model for model in listed}
     if name not in by_name:
         meant = did_you_mean(name, by_name, f"there are: {', '.join(by_name) or 'none yet'}")
-        raise ModelNotFound(f"model {name!r} is not in the repository ({meant})")
+        raise ModelNotFound.unknown(name, f" ({meant})")
     return by_name[name]
 
 

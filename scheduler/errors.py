@@ -76,6 +76,16 @@ class ModelNotFound(InvalidInput):
 
     code = "model_not_found"
 
+    @classmethod
+    def unknown(cls, model: str, hint: str = "") -> ModelNotFound:
+        """There is no such model, as opposed to one without that variant.
+
+        Args:
+            model: What was asked for.
+            hint: What may have been meant, to stand behind the message.
+        """
+        return cls(f"model {model!r:.100} is not in the repository{hint}", {"model": model[:100]})
+
 
 class TaskConflict(InvalidInput):
     """The id is that of a durable task with other content."""

@@ -118,7 +118,7 @@ class Tenant(BaseModel):
         if self.models == ("*",):
             return
         if not self.sees(model) or (known is not None and model not in known):
-            raise ModelNotFound(f"model {model!r} is not in the repository")
+            raise ModelNotFound.unknown(model)
 
     def priority(self, asked: int | None) -> int:
         """The priority that a request gets.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from scheduler.core.names import did_you_mean
@@ -69,13 +70,12 @@ class Catalog:
         if card is None:
             if not self.problems:
                 raise Unavailable("the box is still reading its models; try again in a moment")
-            raise ModelNotFound(_not_found(f"model {model!r}", "the repository", model, self.cards))
+            raise ModelNotFound.unknown(model, _meant(model, self.cards))
         if variant is not None and variant not in card.variants:
             variants = self._variants(card)
             if variant not in variants:
-                raise ModelNotFound(
-                    _not_found(f"variant {variant!r}", f"model {model!r}", variant, variants)
-                )
+                meant = _meant(variant, variants)
+                raise ModelNotFound(f"variant {variant!r} is not in model {model!r}{meant}")
         return card
 
     def describe(self) -> dict[str, Any]:
@@ -116,9 +116,8 @@ class Catalog:
         return list(dict.fromkeys((*card.variants, *offered)))
 
 
-def _not_found(what: str, where: str, name: str, known: Any) -> str:
-    meant = did_you_mean(name, known, f"there are: {', '.join(sorted(known))}")
-    return f"{what} is not in {where} ({meant})"
+def _meant(name: str, known: Iterable[str]) -> str:
+    return f" ({did_you_mean(name, known, 'there are: ' + ', '.join(sorted(known)))})"
 
 
 def _describe_spec(spec: TensorSpec) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class ModelShelf:
         """
         model = header.get("model")
         if not isinstance(model, str) or model not in models:
-            raise ModelNotFound(f"model {model!r:.100} is not in the repository")
+            raise ModelNotFound.unknown(str(model))
         task = asyncio.get_running_loop().create_task(self._answer(header, model, say))
         self._reading.add(task)
         task.add_done_callback(self._reading.discard)

@@ -113,7 +113,9 @@ def test_a_tenant_hears_of_its_own_models_alone(tmp_path: Path) -> None:
                 assert [each["name"] for each in await client.statistics()] == ["line-a"]
                 for model in ("line-", "secret", "secre"):  # near what there is, or far from it
                     words = await said(client.infer(model, X, deadline_ms=1000))
-                    assert words == f"model {model!r} is not in the repository {{}}"
+                    assert (
+                        words == f"model {model!r} is not in the repository {{'model': {model!r}}}"
+                    )
 
     run(test)
 

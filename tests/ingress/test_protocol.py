@@ -357,8 +357,11 @@ def test_every_code_of_the_wire_has_a_status(kind: type[LaxityError]) -> None:
 
 
 def test_triton_words_for_clients_that_match_on_them() -> None:
-    said = refusal_of(ModelNotFound("model 'm' is not in the repository"), "triton")
-    assert (said.http, said.message) == (404, "Request for unknown model: 'm' is not found")
+    said = refusal_of(ModelNotFound.unknown("it's"), "triton")
+    assert (said.http, said.message) == (404, "Request for unknown model: 'it's' is not found")
+    known = "variant 'fp16' is not in model 'm' (there are: int8)"
+    said = refusal_of(ModelNotFound(known), "triton")
+    assert (said.http, said.message) == (404, known)
     said = refusal_of(DeadlineInfeasible("x", {"earliest_budget_ms": {"a": 1}}), "triton")
     assert (said.http, said.grpc, said.message) == (503, "UNAVAILABLE", "Request timeout expired")
     assert said.body["earliest_ms"] == 1

@@ -236,7 +236,7 @@ class Box:
         snapshot = await self.snapshot()
         info = snapshot.models.get(name)
         if info is None:
-            raise ModelNotFound(f"model {name!r} is not in the repository")
+            raise ModelNotFound.unknown(name)
         if variant and variant not in info.variants:
             raise ModelNotFound(
                 f"model {name!r} has no version {variant!r}; it has {', '.join(info.variants)}"

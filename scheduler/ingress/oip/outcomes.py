@@ -141,9 +141,8 @@ def _as_triton(error: LaxityError, http: int, grpc: str, message: str) -> tuple[
     for kind, status, name, words in _TRITON:
         if isinstance(error, kind):
             return status, name, words
-    if isinstance(error, ModelNotFound):
-        model = message.split("'")[1] if message.count("'") > 1 else ""
-        return http, grpc, f"Request for unknown model: '{model}' is not found"
+    if isinstance(error, ModelNotFound) and "model" in error.detail:
+        return http, grpc, f"Request for unknown model: '{error.detail['model']}' is not found"
     return http, grpc, message
 
 
