@@ -19,10 +19,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from policies.budget import HourlyBudget
 from policies.goodput import Goodput
 from policies.spill import Spill
 from scheduler.core.offers import Offer
-from scheduler.core.policy import Decision, Hedge, Place, Policy, View, Wake
+from scheduler.core.policy import (
+    Decision,
+    Hedge,
+    Place,
+    Policy,
+    View,
+    Wake,
+    quantile_of,
+    watches_runs,
+)
 from scheduler.core.requests import Request
 from scheduler.core.targets import Run, TargetState
 
@@ -69,9 +79,9 @@ class Hedged:
         if early_ms < 0:
             raise ValueError(f"early_ms must be 0 or more, not {early_ms}")
         self.inner = inner or Goodput(quantile)
-        self.quantile: float = getattr(self.inner, "quantile", quantile)
+        self.quantile = quantile_of(self.inner, quantile)
         self.extra = extra
-        self._payer = _payer(self.inner)
+        self._budget = _budget_of(self.inner)
         self._early_ns = int(early_ms * _MS)
         self._view: View | None = None
         self._first_ns = self._second_ns = 0
@@ -83,7 +93,7 @@ class Hedged:
             self._view = view
             self._first_ns = self._second_ns = 0
             self._copied.clear()
-        if view.queues or getattr(self.inner, "watches_runs", False):
+        if view.queues or watches_runs(self.inner):
             for decision in self.inner.decide(view):
                 if isinstance(decision, Place):
                     self._first_ns += self._takes_ns(view, decision)
@@ -96,6 +106,7 @@ class Hedged:
         return view.predict_ns(target, place.offer, len(place.requests), 0.5)
 
     def _second_copies(self, view: View) -> Iterator[Decision]:
+        self._budget.look(view.now_ns)
         runs = [run for target in view.targets.values() for run in target.runs.values()]
         self._copied &= {i for run in runs for i in run.waiting}
         waits_ns = []
@@ -112,9 +123,7 @@ class Hedged:
                     )
                     took_ns = self._takes_ns(view, hedge)
                     if self._second_ns + took_ns <= self.extra * self._first_ns and (
-                        self._payer is None
-                        or not copy.target.spec.remote
-                        or self._payer.pays(_cost(view, copy.target, copy.offer), view.now_ns)
+                        self._budget.pays(_cost(view, copy.target, copy.offer))
                     ):
                         self._second_ns += took_ns
                         self._copied.add(copy.request.id)
@@ -135,7 +144,7 @@ class Hedged:
             best: _Copy | None = None
             for target in others:
                 for offer in target.usable(request.kind):
-                    if not self._covers(view, target, offer):
+                    if not self._budget.covers(_cost(view, target, offer)):
                         continue
                     takes_ns = view.predict_ns(target, offer, 1, self.quantile)
                     way_ns = target.spec.transfer_ns[0]
@@ -146,18 +155,18 @@ class Hedged:
             if best is not None:
                 yield best
 
-    def _covers(self, view: View, target: TargetState, offer: Offer) -> bool:
-        if self._payer is None or not target.spec.remote:
-            return True
-        return self._payer.covers(_cost(view, target, offer), view.now_ns)
-
 
 def _cost(view: View, target: TargetState, offer: Offer) -> float:
+    """What a copy costs the budget, which is for remote targets alone."""
+    if not target.spec.remote:
+        return 0.0
     return target.spec.cost(1, view.predict_ns(target, offer, 1, 0.5), offer.energy(1))
 
 
-def _payer(policy: Policy | None) -> Spill | None:
-    """Whose budget second copies have to keep: that of a `spill` among what is wrapped."""
-    while policy is not None and not isinstance(policy, Spill):
+def _budget_of(policy: Policy | None) -> HourlyBudget:
+    """What second copies have to keep: the budget of a `spill` among what is wrapped."""
+    while policy is not None:
+        if isinstance(policy, Spill):
+            return policy.budget
         policy = getattr(policy, "inner", None)
-    return policy
+    return HourlyBudget(None)

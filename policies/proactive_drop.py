@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from policies.edf import Edf
 from policies.outlook import Outlook
 from policies.plan import plan
-from scheduler.core.policy import Decision, Drop, Policy, View
+from scheduler.core.policy import Decision, Drop, Policy, View, quantile_of, watches_runs
 
 
 class ProactiveDrop:
@@ -35,8 +35,8 @@ class ProactiveDrop:
     def __init__(self, inner: Policy | None = None, quantile: float = 0.95) -> None:
         """Takes its options from the configuration."""
         self.inner = inner or Edf(quantile)
-        self.quantile: float = getattr(self.inner, "quantile", quantile)
-        self.watches_runs: bool = getattr(self.inner, "watches_runs", False)
+        self.quantile = quantile_of(self.inner, quantile)
+        self.watches_runs = watches_runs(self.inner)
         self._outlook = Outlook(self.quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:

@@ -23,7 +23,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Policy, View
+from scheduler.core.policy import Decision, Policy, View, watches_runs
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetSpec
@@ -298,7 +298,7 @@ class _Looked:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.watches_runs: bool = getattr(policy, "watches_runs", False)
+        self.watches_runs = watches_runs(policy)
 
     def decide(self, view: View) -> Iterable[Decision]:
         decisions = iter(self.policy.decide(view))

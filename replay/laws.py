@@ -12,7 +12,16 @@ from scheduler.core.latency import Ladder, LatencyCurve, _Promise, _Window
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Hedge, Place, Policy, View, Wake
+from scheduler.core.policy import (
+    Decision,
+    Hedge,
+    Place,
+    Policy,
+    View,
+    Wake,
+    quantile_of,
+    watches_runs,
+)
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
@@ -40,11 +49,11 @@ class Watched:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.quantile: float = getattr(policy, "quantile", 0.5)
+        self.quantile = quantile_of(policy, 0.5)
         self.doomed: list[str] = []
         self.wished = False
         self.view: View | None = None
-        self.watches_runs: bool = getattr(policy, "watches_runs", False)
+        self.watches_runs = watches_runs(policy)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Passes on what the policy decides."""

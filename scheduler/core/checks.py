@@ -39,7 +39,7 @@ def event_problem(
 
 
 def place_problem(
-    place: Place, target: TargetState | None, records: Mapping[int, Record], now_ns: int
+    place: Place, target: TargetState, records: Mapping[int, Record], now_ns: int
 ) -> tuple[str, int | None] | None:
     """Why a batch can't be placed, and which request is to blame if one is; None if it can."""
     problem = _batch_problem(place, target, now_ns)
@@ -53,7 +53,7 @@ def place_problem(
 
 
 def hedge_problem(
-    hedge: Hedge, target: TargetState | None, records: Mapping[int, Record], now_ns: int
+    hedge: Hedge, target: TargetState, records: Mapping[int, Record], now_ns: int
 ) -> tuple[str, int | None] | None:
     """Why a second copy can't be sent, and which request is to blame if one is."""
     problem = _batch_problem(hedge, target, now_ns)
@@ -70,9 +70,9 @@ def hedge_problem(
     return None
 
 
-def _batch_problem(place: Place | Hedge, target: TargetState | None, now_ns: int) -> str | None:
+def _batch_problem(place: Place | Hedge, target: TargetState, now_ns: int) -> str | None:
     """Why a target can't take a batch, whoever is in it."""
-    if target is None or not target.has_slot():
+    if not target.has_slot():
         return "the target has no free slot"
     if target.closed_until_ns > now_ns:
         return "the target takes no new batch now"

@@ -168,15 +168,35 @@ class View:
         return target.curve(offer).predict(batch, quantile)
 
 
+USUAL_QUANTILE = 0.95
+
+
 class Policy(Protocol):
-    """The rule that decides which request runs where, in which batch, now or later or never."""
+    """The rule that decides which request runs where, in which batch, now or later or never.
+
+    It may have two attributes more:
+
+    - `quantile`, the quantile of predicted latencies that it counts on, from 0 to 1. The scheduler
+      asks for it to choose the form of inputs for a slow link, and the laws to know a doomed batch.
+    - `watches_runs`, true where it is to be called as well when requests only run.
+    """
 
     def decide(self, view: View) -> Iterable[Decision]:
         """What to do now; nothing means wait.
 
         Called after every event that leaves requests queued; what it wished before is void.
-        One with a true attribute `watches_runs` is called as well when requests only run.
         Decisions are carried out one by one as they are yielded; one that is impossible raises
         out of the scheduler. A request is to be named by the very object that the view holds.
         """
         ...
+
+
+def quantile_of(policy: Policy, otherwise: float = USUAL_QUANTILE) -> float:
+    """The quantile of predicted latencies that a policy counts on; `otherwise` if it has none."""
+    quantile: float = getattr(policy, "quantile", otherwise)
+    return quantile
+
+
+def watches_runs(policy: Policy) -> bool:
+    """Whether a policy is called as well when nothing waits and requests only run."""
+    return bool(getattr(policy, "watches_runs", False))

@@ -37,7 +37,7 @@ from scheduler.core.invariants import violations
 from scheduler.core.ledger import Ledger, Record
 from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Drop, Hedge, Place, Policy, View, Wake
+from scheduler.core.policy import Decision, Drop, Hedge, Place, Policy, View, Wake, watches_runs
 from scheduler.core.requests import Request, alone
 from scheduler.core.shrinking import form_for
 from scheduler.core.story import Story, StoryEntry
@@ -304,7 +304,7 @@ class Scheduler:
 
     def _decide(self) -> BaseException | None:
         self.alarm.forget_wishes()
-        if not self.queues and not (self.runs and getattr(self.policy, "watches_runs", False)):
+        if not self.queues and not (self.runs and watches_runs(self.policy)):
             return None
         try:
             for decision in self.policy.decide(self._view):
@@ -344,22 +344,28 @@ class Scheduler:
         )
 
     def _place(self, place: Place) -> None:
-        target = self.targets.get(place.target_id)
+        target = self._target_of(place)
         problem = place_problem(place, target, self.ledger.records, self.now_ns)
-        if problem is not None or target is None:
-            raise self._impossible(place, *(problem or ("the target is not known",)))
+        if problem is not None:
+            raise self._impossible(place, *problem)
         run = self._send(place, target)
         for request in place.requests:
             self._bind(self.ledger.records[request.id], run)
 
     def _hedge(self, hedge: Hedge) -> None:
-        target = self.targets.get(hedge.target_id)
+        target = self._target_of(hedge)
         problem = hedge_problem(hedge, target, self.ledger.records, self.now_ns)
-        if problem is not None or target is None:
-            raise self._impossible(hedge, *(problem or ("the target is not known",)))
+        if problem is not None:
+            raise self._impossible(hedge, *problem)
         run = self._send(hedge, target)
         for request in hedge.requests:
             self.ledger.records[request.id].hedge = run
+
+    def _target_of(self, place: Place | Hedge) -> TargetState:
+        target = self.targets.get(place.target_id)
+        if target is None:
+            raise self._impossible(place, f"target {place.target_id!r} is not known")
+        return target
 
     def _send(self, place: Place | Hedge, target: TargetState) -> Run:
         expected_ns = target.curve(place.offer).predict(len(place.requests), 0.5)

@@ -7,12 +7,8 @@ from the inputs never comes back. So a smaller form is only for a batch that wou
 from __future__ import annotations
 
 from scheduler.core.forms import Form
-from scheduler.core.policy import Hedge, Place, Policy, View
+from scheduler.core.policy import Hedge, Place, Policy, View, quantile_of
 from scheduler.core.targets import TargetState
-
-USUAL_QUANTILE = 0.95
-"""The share of batches that must be done by the time that is counted on, where the policy says
-nothing of it."""
 
 
 def form_for(place: Place | Hedge, target: TargetState, view: View, policy: Policy) -> Form | None:
@@ -35,7 +31,7 @@ def form_for(place: Place | Hedge, target: TargetState, view: View, policy: Poli
     if not forms or start_ns is None:
         return None
     size = sum([request.size_bytes for request in requests])
-    quantile = getattr(policy, "quantile", USUAL_QUANTILE)
+    quantile = quantile_of(policy)
     done_ns = start_ns + view.predict_ns(target, place.offer, len(requests), quantile)
     strict = [request.deadline_ns for request in requests if not request.accept_late]
     due_ns = min(strict or [request.deadline_ns for request in requests])

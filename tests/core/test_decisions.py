@@ -81,7 +81,7 @@ def test_arrivals_that_were_dropped_are_no_longer_in_the_view():
 @pytest.mark.parametrize(
     ("decision", "complaint"),
     [
-        (Place("gpu:9", offer(), (ONE,), ""), "the target has no free slot"),
+        (Place("gpu:9", offer(), (ONE,), ""), "target 'gpu:9' is not known"),
         (Place("cpu:0", offer("other"), (ONE,), ""), "does not offer that variant"),
         (Place("cpu:0", offer(), (), ""), "batch sizes there are"),
         (Place("cpu:0", offer(), (ONE, TWO, ONE), ""), "batch sizes there are"),

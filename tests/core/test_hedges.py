@@ -118,7 +118,7 @@ GO = Place("cpu:0", offer(), (ONE,), "go")
         ([Hedge("gpu:0", offer(), (ONE,), "")], "request 1 is not running"),
         ([GO, Hedge("cpu:0", offer(), (ONE,), "")], "request 1 runs there already"),
         ([GO, Hedge("gpu:0", offer(), (TWO,), "")], "request 2 is not running"),
-        ([GO, Hedge("tpu:0", offer(), (ONE,), "")], "no free slot"),
+        ([GO, Hedge("tpu:0", offer(), (ONE,), "")], "target 'tpu:0' is not known"),
         ([GO, Hedge("gpu:0", offer(), (ONE, ONE), "")], "holds each request once"),
         (
             [GO, *[Hedge("gpu:0", offer(), (ONE,), "")] * 2],

@@ -174,9 +174,10 @@ def test_an_hour_of_spending_is_remembered_by_the_second():
         submit(watch, request(i, 10 * i + 50), at_ms=10 * i)
         run_id = next(reversed(watch.scheduler.runs))
         watch.handle(BatchDone(run_id), 10 * i * MS)
-    assert len(policy._spent) == 4
-    assert policy._left(0) == 1e6 - 300 * CLOUD.cost_per_request
-    assert policy._left(3_604_000 * MS) == 1e6
+    assert len(policy.budget._spent) == 4
+    assert policy.budget.left == 1e6 - 300 * CLOUD.cost_per_request
+    policy.budget.look(3_604_000 * MS)
+    assert policy.budget.left == 1e6
     watch.close()
 
 

@@ -1,0 +1,64 @@
+"""What may be spent in any hour, and what was."""
+
+from __future__ import annotations
+
+from collections import deque
+
+HOUR_NS = 3_600_000_000_000
+
+STEP_NS = 1_000_000_000
+"""What is spent within one of these is remembered as one sum, until all of it is an hour old."""
+
+
+class HourlyBudget:
+    """A limit on the costs of the last hour; it starts with nothing spent.
+
+    Args:
+        per_hour: What may be spent in any hour, in the unit of the targets' costs; None is no
+            limit.
+
+    Raises:
+        ValueError: It is below 0.
+    """
+
+    def __init__(self, per_hour: float | None) -> None:
+        """Nothing is spent yet."""
+        if per_hour is not None and per_hour < 0:
+            raise ValueError(f"budget_per_hour must be 0 or more, not {per_hour}")
+        self._per_hour = per_hour
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets what was spent."""
+        self._now_ns = 0
+        self._spent: deque[tuple[int, float]] = deque()
+        self._total = 0.0
+
+    def look(self, now_ns: int) -> None:
+        """Takes note of the time, and leaves out what is more than an hour old."""
+        self._now_ns = now_ns
+        if self._spent and self._spent[0][0] <= now_ns:
+            while self._spent and self._spent[0][0] <= now_ns:
+                self._spent.popleft()
+            self._total = sum([cost for _, cost in self._spent])
+
+    @property
+    def left(self) -> float:
+        """What may be spent now."""
+        return float("inf") if self._per_hour is None else self._per_hour - self._total
+
+    def covers(self, cost: float) -> bool:
+        """Whether so much is left; what costs nothing always may be had."""
+        return not cost or cost <= self.left
+
+    def pays(self, cost: float) -> bool:
+        """Spends so much, if it is left; whether it was."""
+        if not self.covers(cost):
+            return False
+        if self._per_hour is not None and cost:
+            until_ns = (self._now_ns // STEP_NS + 1) * STEP_NS + HOUR_NS
+            self._total += cost
+            if self._spent and self._spent[-1][0] == until_ns:
+                cost += self._spent.pop()[1]
+            self._spent.append((until_ns, cost))
+        return True
