@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,6 +13,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
+
+from scheduler.files import replace_file
 
 MEASURE_S = 0.5
 """How long each device is measured, alone and beside each other one."""
@@ -111,6 +112,4 @@ def store_slowdown(
 ) -> None:
     """Keep a measurement for the next start."""
     content = {"devices": dict(devices), "slowdown": {k: dict(v) for k, v in slowdown.items()}}
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_file(path, json.dumps(content, indent=1))

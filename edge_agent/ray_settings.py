@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 
 from edge_agent.state_lock import made
+from scheduler.files import replace_file
 
 
 def set_ray_environment(state_dir: Path) -> None:
@@ -42,8 +43,5 @@ def _token_file(state_dir: Path) -> Path:
     with made(state_dir):
         # Empty is what a box that was switched off soon after its first start may have left.
         if not path.exists() or not path.read_text(errors="replace").strip(" \0\n"):
-            fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.touch(0o600)
-            fresh.write_text(secrets.token_hex(32))
-            fresh.replace(path)
+            replace_file(path, secrets.token_hex(32), durable=True, mode=0o600)
     return path

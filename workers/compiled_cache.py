@@ -14,6 +14,8 @@ from pathlib import Path
 
 import xxhash
 
+from scheduler.files import replace_file
+
 _MANIFEST = "sealed.json"
 _KEY_BYTES = 32
 _CHUNK_BYTES = 1 << 20
@@ -81,9 +83,7 @@ class CompiledCache:
         }
         if not digests:
             return
-        temporary = folder / f".{_MANIFEST}"
-        temporary.write_text(json.dumps(digests, indent=1), encoding="utf-8")
-        os.replace(temporary, folder / _MANIFEST)
+        replace_file(folder / _MANIFEST, json.dumps(digests, indent=1))
         self._sound[folder] = _looks(folder)
 
     def remove_unused(self, label: str) -> None:

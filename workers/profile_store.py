@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from scheduler.files import replace_file
 from workers.fingerprint import Fingerprint, fingerprint_id
 
 _MAY_CHANGE = {"runtime", "power", "throttled"}
@@ -105,7 +104,7 @@ class ProfileStore:
             partial=profile.partial,
             limited=profile.limited,
         )
-        _write_atomically(self.path(of), document.model_dump_json(indent=1))
+        replace_file(self.path(of), document.model_dump_json(indent=1), durable=True)
 
     def superseded(self, of: Fingerprint) -> str | None:
         """Say what has changed since a device was last measured, or None.
@@ -169,16 +168,3 @@ def _is_sound(entry: _Entry) -> bool:
         batch >= 1 and samples and samples[0] > 0 and samples == sorted(samples)
         for batch, samples in ladder.items()
     )
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

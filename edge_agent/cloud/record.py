@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from scheduler.files import replace_file
+
 
 @dataclass(frozen=True)
 class Record:
@@ -35,10 +37,7 @@ class Record:
 
     def write(self, state_dir: Path) -> None:
         """Leaves it for other commands to read."""
-        file = record_file(state_dir)
-        temporary = file.with_name(f".{file.name}")
-        temporary.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-        temporary.replace(file)
+        replace_file(record_file(state_dir), json.dumps(asdict(self), indent=1))
 
     def process(self) -> psutil.Process | None:
         """The process that ends it; None where there is none, or no more."""

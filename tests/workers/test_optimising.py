@@ -135,7 +135,7 @@ def test_what_the_repository_cannot_read_is_taken_back(small, heldout, monkeypat
         (small / "model.yaml").unlink()
     before = {path.name for path in small.iterdir()}
     # Stands for what nobody thought of: the new file is no model when it is read again.
-    monkeypatch.setattr("workers.optimising.optimise._write", ruin(small))
+    monkeypatch.setattr("workers.optimising.optimise.replace_file", ruin(small))
     made = make(small, "fp16", heldout)
     assert "variant 'made-fp16': " in str(made.refused)
     assert {path.name for path in small.iterdir()} == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scheduler.files import replace_file
 from workers.batches import Item
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
@@ -116,7 +116,7 @@ def _adopted(folder: Path, model: Model, wish: Wish, scratch: Path, made: Made) 
     before = described.read_text(encoding="utf-8") if described.exists() else None
     text = _edited(folder, model, wish, made.accuracy)
     moved = [Path(shutil.move(part, folder / part.name)) for part in scratch.iterdir()]
-    _write(described, text)
+    replace_file(described, text)
     refused = _unread(folder, made)
     if refused is not None:
         for part in moved:
@@ -124,7 +124,7 @@ def _adopted(folder: Path, model: Model, wish: Wish, scratch: Path, made: Made) 
         if before is None:
             described.unlink()
         else:
-            _write(described, before)
+            replace_file(described, before)
     return replace(made, refused=refused)
 
 
@@ -183,12 +183,6 @@ def _edited(folder: Path, model: Model, wish: Wish, accuracy: float | None) -> s
     if accuracy is not None:
         entry["accuracy"] = accuracy
     return with_variant(text, wish.source.name, wish.name, entry)
-
-
-def _write(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)
 
 
 def _unread(folder: Path, made: Made) -> str | None:

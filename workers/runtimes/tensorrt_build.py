@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scheduler.files import replace_file
 from workers.runtimes.base import ModelLoadError, Tell, one_line
 from workers.runtimes.shape_plan import InputRange, Profile
 
@@ -104,7 +105,7 @@ def build_engine(trt: Any, request: BuildRequest, tell: Tell) -> bytes:
     engine = builder.build_serialized_network(network, config)
     if engine is None:
         raise BuildError(_last(said) or "it gave no reason")
-    _write(Path(request.timing_cache), bytes(timings.serialize()))
+    replace_file(Path(request.timing_cache), bytes(timings.serialize()))
     return bytes(engine)
 
 
@@ -206,12 +207,6 @@ def _last(said: list[str]) -> str | None:
     return one_line(RuntimeError(said[-1])) if said else None
 
 
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
-
-
 def main(read: Callable[[], str], write: Callable[[str], object]) -> int:
     """Carry out the request that is read; 0 if there is an engine then."""
 
@@ -225,7 +220,7 @@ def main(read: Callable[[], str], write: Callable[[str], object]) -> int:
         import tensorrt
 
         engine = build_engine(tensorrt, request, lambda text: say(progress=text))
-        _write(Path(request.engine), engine)
+        replace_file(Path(request.engine), engine)
     except (BuildError, ImportError, OSError) as error:
         say(error=one_line(error))
         return 1

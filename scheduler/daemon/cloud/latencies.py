@@ -13,6 +13,7 @@ import structlog
 
 from scheduler.core.offers import Offer
 from scheduler.daemon.cloud.tensors import CloudModel
+from scheduler.files import replace_file
 
 log = structlog.get_logger()
 
@@ -227,10 +228,8 @@ class LatencyFile:
     def write(self, latencies: Iterable[Latencies]) -> None:
         """Keeps what was learned; a file that can't be written is said, and costs a measurement."""
         models = {each.model.card.name: each.measured() for each in latencies}
-        temporary = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({"url": self._url, "models": models}))
-            temporary.replace(self._path)
+            replace_file(self._path, json.dumps({"url": self._url, "models": models}))
         except OSError as error:
             log.warning("latencies can't be kept", file=str(self._path), error=str(error))

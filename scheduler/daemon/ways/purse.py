@@ -10,6 +10,8 @@ from typing import Any
 
 import structlog
 
+from scheduler.files import replace_file
+
 log = structlog.get_logger()
 
 _STEP_S = 60
@@ -132,11 +134,9 @@ class Purse:
     def _write(self, now_s: float, ahead: float) -> bool:
         """Whether it is on disk that all this, and so much more, was spent."""
         steps = [*map(list, self._steps), [now_s // _STEP_S * _STEP_S, ahead]]
-        temporary = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({"spent": steps}))
-            temporary.replace(self._path)
+            replace_file(self._path, json.dumps({"spent": steps}))
         except OSError as error:
             log.error("spending can't be written down, so nothing is spent", error=str(error))
             return False

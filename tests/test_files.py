@@ -1,0 +1,48 @@
+"""Files that are replaced whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from scheduler.files import replace_file
+
+
+def test_who_reads_meanwhile_has_the_one_or_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    contents = {letter * 100_000 for letter in "abc"}
+    replace_file(path, "a" * 100_000)
+
+    def write(content: str) -> None:
+        for _ in range(50):
+            replace_file(path, content)
+
+    writers = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert path.read_text() in contents
+    assert [each.name for each in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_bytes_and_who_may_read_them(tmp_path: Path, durable: bool) -> None:
+    path = tmp_path / "key"
+    replace_file(path, b"\xff\x00", durable=durable, mode=0o600)
+    assert path.read_bytes() == b"\xff\x00"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_was_there_stays_where_the_new_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        replace_file(tmp_path / "f", "\ud800")
+    os.mkdir(tmp_path / "folder")
+    with pytest.raises(IsADirectoryError):
+        replace_file(tmp_path / "folder", "x")
+    assert (tmp_path / "f").read_text() == "old"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["f", "folder"]
