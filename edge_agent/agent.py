@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -25,11 +23,12 @@ from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
 from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
+from edge_agent.listening import check_free
+from edge_agent.readiness import Readiness
 from edge_agent.rebirth import mark_life, start_over
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
 from edge_agent.worker_arguments import worker_arguments
-from scheduler.address import Address
 from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
 from workers.actor import DeviceWorker
@@ -38,9 +37,6 @@ from workers.crash_guard import ATTEMPTS, forgive
 
 _ANSWER_S = 5.0
 """How long the scheduler may take to answer, beyond what it was asked to do."""
-
-_LOOK_S = 0.1
-"""How often progress is looked at while devices get ready; nothing else waits for it."""
 
 
 class Agent:
@@ -143,45 +139,21 @@ class Agent:
         answer: dict[str, Any] = ray.get(self.scheduler.models.remote())
         return answer
 
-    def failures(self) -> dict[str, str]:
-        """The devices whose workers can't be had at all, with the reason."""
-        failed = {}
-        for device_id, worker in self.workers.items():
-            ready, _ = ray.wait([worker.describe.remote()], timeout=0)
-            if ready:
-                try:
-                    ray.get(ready)
-                except RayActorError as error:
-                    failed[device_id] = cause_of(error)
-        return failed
-
     def wait_ready(
         self, progress: Callable[[list[dict[str, Any]]], None], stop: Callable[[], bool]
     ) -> dict[str, str]:
         """Waits until every device is ready or failed; the failed ones with the reason.
 
         Args:
-            progress: Told the targets of `status`, again and again.
+            progress: Told the devices among the targets of `status`, again and again.
             stop: Whether to wait no longer.
 
         Raises:
             AgentError: No device is left.
         """
-        while True:
-            failed = self.failures()
-            if len(failed) == len(self.devices):
-                reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
-                raise AgentError(f"no device can be used: {reasons}")
-            # What is beyond the box comes and goes as it likes.
-            targets = [t for t in self.status()["targets"] if t["id"] in self.workers]
-            progress(targets)
-            waiting = [
-                t for t in targets if t["progress"]["text"] != "ready" and t["id"] not in failed
-            ]
-            if not waiting or stop():
-                self._measure_contention(failed)
-                return failed
-            time.sleep(_LOOK_S)
+        failed = Readiness(self.scheduler, self.workers).wait(progress, stop)
+        self._measure_contention(failed)
+        return failed
 
     def _measure_contention(self, failed: Mapping[str, str]) -> None:
         workers = {
@@ -252,43 +224,4 @@ def _check(
                 f"{sorted(usable)}"
             )
     for address in config.listen.all:
-        _check_free(address)
-
-
-def _check_free(address: Address) -> None:
-    if address.path is None:
-        _check_port(address)
-        return
-    path = Path(address.path)
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        why = f"the folder can't be made: {error.strerror}"
-        raise AgentError(f"can't listen on {address}: {why}") from None
-    if path.exists() and not path.is_socket():  # a socket that is left over is deleted
-        raise AgentError(f"can't listen on {address}: {path} is there, and is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(address.path)
-        except OSError:
-            return
-    raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
-
-
-def _check_port(address: Address) -> None:
-    """Tries the port as nobody does who would share it, as gRPC's servers do among themselves."""
-    try:
-        found = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, _, _, _, where in found:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(where)
-                except OSError as error:
-                    # A name may have an address of IPv6 on a box that has none.
-                    if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
-                        raise
-    except OSError as error:
-        raise AgentError(f"can't listen on {address}: {error.strerror or error}") from None
+        check_free(address)

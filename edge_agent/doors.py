@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import get_args
 
 from edge_agent.errors import AgentError
+from edge_agent.listening import bind
 from scheduler.address import Address
 from scheduler.config import Config
 from scheduler.ingress.process import DoorSpec, Kind
 
-_BACKLOG = 1024
 _OPEN_S = 30.0
 _END_S = 2.0
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
@@ -84,10 +84,6 @@ class Doors:
             self.stop(0)
             raise
 
-    def pids(self) -> list[int]:
-        """Of the processes that run now."""
-        return [door.process.pid for door in self._doors if door.process is not None]
-
     def reload(self) -> None:
         """Has them read tokens and certificates again."""
         self._signal(signal.SIGHUP)
@@ -125,7 +121,7 @@ class Doors:
         cores: Sequence[int],
     ) -> None:
         listens = kind == "http"
-        bound = [_bind(address, listens) for address in addresses]
+        bound = [bind(address, listens) for address in addresses]
         self._sockets += [made for made, _ in bound if made is not None]
         urls = [url for _, url in bound]
         self.addresses += [_spoken(kind, url) for url in urls]
@@ -198,38 +194,6 @@ def _one_core(cores: Sequence[int], index: int) -> list[int]:
     others = os.sched_getaffinity(0).difference(cores)
     usable = [*cores, *sorted(others)]
     return [usable[index % len(usable)]]
-
-
-def _bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
-    """A socket on an address, and the address with the port that it got.
-
-    Where the door listens by itself (gRPC), the socket only keeps the port for it.
-    """
-    if address.path is not None:
-        if not listens:
-            return None, str(address)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(address.path)
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        made.bind(address.path)
-        os.chmod(address.path, 0o600)
-        made.listen(_BACKLOG)
-        return made, str(address)
-    try:
-        family, _, _, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if not listens:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind(where)
-        if listens:
-            made.listen(_BACKLOG)
-    except OSError as error:
-        raise AgentError(f"can't listen on {address}: {error.strerror or error}") from None
-    port = made.getsockname()[1]
-    return made, str(Address(address.scheme, host=address.host, port=port))
 
 
 def _spoken(kind: Kind, url: str) -> str:

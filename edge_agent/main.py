@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from edge_agent.ray_settings import set_ray_environment
 from edge_agent.rebirth import end_past_life
 from edge_agent.terminal import DeviceBars, on_signals, whole_lines
 from scheduler.config import Config, ConfigError, load_config
+
+if TYPE_CHECKING:
+    from edge_agent.agent import Agent
 
 _EXAMPLES = """
 Examples:
@@ -140,12 +143,12 @@ def _complain(problem: object) -> None:
     console.print(str(problem), style="red", markup=False)
 
 
-def _show_progress(agent: Any, stop: threading.Event) -> dict[str, str]:
+def _show_progress(agent: Agent, stop: threading.Event) -> dict[str, str]:
     with DeviceBars(console) as bars:
-        return agent.wait_ready(bars.show, stop.is_set)  # type: ignore[no-any-return]
+        return agent.wait_ready(bars.show, stop.is_set)
 
 
-def _drain(agent: Any, at_once: threading.Event) -> int:
+def _drain(agent: Agent, at_once: threading.Event) -> int:
     """Lets accepted requests finish; 0 unless a second signal cut that short."""
     console.print("Draining; a second signal ends at once.")
     drained = threading.Event()

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,6 +24,7 @@ from edge_agent.cloud.record import Record, forget_record
 from edge_agent.cloud.replica import NAMESPACE
 from edge_agent.cluster import Cluster
 from edge_agent.errors import AgentError
+from edge_agent.listening import check_free
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
 from scheduler.tenants import load_access
@@ -224,12 +224,7 @@ def _check(config: CloudConfig, file: Path) -> None:
     if not config.models.is_dir():
         raise AgentError(f"the model repository {config.models} is not a folder")
     load_access(config.token_file, config.tenants_file)
-    http = config.http
-    family = socket.AF_INET6 if ":" in str(http.host) else socket.AF_INET
-    try:
-        socket.create_server((http.host, http.port), family=family).close()
-    except OSError as error:
-        raise AgentError(f"can't listen on {http}: {error.strerror or error}") from None
+    check_free(config.http)
 
 
 def _connect(address: str) -> None:

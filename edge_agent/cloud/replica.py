@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from edge_agent.cloud.config import CloudConfig, CloudDevice
-from edge_agent.errors import AgentError, cause_of
+from edge_agent.errors import AgentError
+from edge_agent.readiness import Readiness
 from edge_agent.run_dir import make_run_dir
 from edge_agent.worker_arguments import worker_arguments
 from scheduler.address import Address
@@ -44,8 +44,6 @@ from workers.runtimes.base import DeviceSpec
 
 NAMESPACE = "laxity-cloud"
 """Of the replicas' schedulers, by whose names `laxity cloud status` finds them."""
-
-_LOOK_S = 0.1
 
 log = structlog.get_logger()
 
@@ -74,7 +72,7 @@ class Replica:
         self._watching: asyncio.Task[None] | None = None
         with _one_at_a_time(config.state_dir):
             self._start(config)
-            self._wait_ready()
+            Readiness(self._scheduler, self._workers).wait()
         self._box = Box(f"unix://{self._run_dir / 'doors.sock'}")
         self._door = self._open(config)
         self._watching = asyncio.get_running_loop().create_task(self._watch(config))
@@ -97,36 +95,6 @@ class Replica:
             namespace=NAMESPACE,
             scheduling_strategy=_place(group, 0),
         ).remote(own, None, {}, links, (), self._run_dir / "doors.sock")
-
-    def _wait_ready(self) -> None:
-        """Returns when every device is ready or failed.
-
-        Raises:
-            AgentError: All have failed, or the scheduler has.
-        """
-        while True:
-            failed = self._failures()
-            if len(failed) == len(self._workers):
-                reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
-                raise AgentError(f"no device can be used: {reasons}")
-            try:
-                targets = ray.get(self._scheduler.status.remote())["targets"]
-            except RayActorError as error:
-                raise AgentError(cause_of(error)) from None
-            if all(t["progress"]["text"] == "ready" or t["id"] in failed for t in targets):
-                return
-            time.sleep(_LOOK_S)
-
-    def _failures(self) -> dict[str, str]:
-        failed = {}
-        for device_id, worker in self._workers.items():
-            try:
-                ray.get(worker.describe.remote(), timeout=_LOOK_S)
-            except ray.exceptions.GetTimeoutError:
-                continue
-            except RayActorError as error:
-                failed[device_id] = cause_of(error)
-        return failed
 
     def _open(self, config: CloudConfig) -> EmbeddedDoor:
         doors = config.doors

@@ -1,0 +1,115 @@
+"""The addresses on which a box listens: whether they can be had, and the sockets there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from edge_agent.errors import AgentError
+from scheduler.address import Address
+
+_BACKLOG = 1024
+
+
+def check_free(address: Address) -> None:
+    """Finds out that nobody listens there, and that this process might.
+
+    Raises:
+        AgentError: Somebody does, or it can't.
+    """
+    if address.path is None:
+        _check_port(address)
+    else:
+        _check_path(address, Path(address.path))
+
+
+def bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
+    """A socket on an address, and the address with the port that it got.
+
+    Args:
+        address: Where.
+        listens: Whether the socket listens. Where a door does so by itself (gRPC), the socket only
+            keeps the port for it, and a path needs none.
+
+    Raises:
+        AgentError: It can't be had.
+    """
+    if address.path is not None:
+        return _bound_path(address.path) if listens else None, str(address)
+    try:
+        family, where = _resolved(address)[0]
+        made = _bound(family, where, shared=not listens)
+        if listens:
+            made.listen(_BACKLOG)
+    except OSError as error:
+        raise _refusal(address, error.strerror or str(error)) from None
+    port = made.getsockname()[1]
+    return made, str(Address(address.scheme, host=address.host, port=port))
+
+
+def _check_path(address: Address, path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refusal(address, f"the folder can't be made: {error.strerror}") from None
+    if path.exists() and not path.is_socket():  # a socket that is left over is deleted
+        raise _refusal(address, f"{path} is there, and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return
+    raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
+
+
+def _check_port(address: Address) -> None:
+    """Tries the port as nobody does who would share it, as gRPC's servers do among themselves."""
+    try:
+        found = _resolved(address)
+        for family, where in found:
+            try:
+                _bound(family, where, shared=False).close()
+            except OSError as error:
+                # A name may have an address of IPv6 on a box that has none.
+                if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                    raise
+    except OSError as error:
+        raise _refusal(address, error.strerror or str(error)) from None
+
+
+def _resolved(address: Address) -> list[tuple[int, Any]]:
+    found = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return [(family, where) for family, _, _, _, where in found]
+
+
+def _bound(family: int, where: Any, shared: bool) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _bound_path(path: str) -> socket.socket:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.bind(path)
+    os.chmod(path, 0o600)
+    made.listen(_BACKLOG)
+    return made
+
+
+def _refusal(address: Address, why: str) -> AgentError:
+    return AgentError(f"can't listen on {address}: {why}")

@@ -1,0 +1,73 @@
+"""Waiting for devices until they serve, or are known never to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from edge_agent.errors import AgentError, cause_of
+
+_LOOK_S = 0.1
+"""How often progress is looked at while devices get ready; nothing else waits for it."""
+
+
+class Readiness:
+    """How far the devices of a scheduler are.
+
+    Args:
+        scheduler: Its actor.
+        workers: The actors of the devices, by id.
+    """
+
+    def __init__(self, scheduler: Any, workers: Mapping[str, Any]) -> None:
+        """Asks each worker whether it is there."""
+        self._scheduler = scheduler
+        self._workers = workers
+        self._asked = {device: worker.describe.remote() for device, worker in workers.items()}
+        self._failed: dict[str, str] = {}
+
+    def wait(
+        self,
+        progress: Callable[[list[dict[str, Any]]], None] = lambda _targets: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, str]:
+        """Waits until every device is ready or failed; the failed ones with the reason.
+
+        Args:
+            progress: Told the devices among the targets of `status`, again and again.
+            stop: Whether to wait no longer.
+
+        Raises:
+            AgentError: No device is left, or no scheduler.
+        """
+        while True:
+            failed = self._failures()
+            if len(failed) == len(self._workers):
+                reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
+                raise AgentError(f"no device can be used: {reasons}")
+            try:
+                targets = ray.get(self._scheduler.status.remote())["targets"]
+            except RayActorError as error:
+                raise AgentError(cause_of(error)) from None
+            # What is beyond the box comes and goes as it likes.
+            own = [target for target in targets if target["id"] in self._workers]
+            progress(own)
+            if stop() or all(t["progress"]["text"] == "ready" or t["id"] in failed for t in own):
+                return failed
+            time.sleep(_LOOK_S)
+
+    def _failures(self) -> dict[str, str]:
+        """The devices whose workers can't be had at all, with the reason."""
+        ready, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=0)
+        for device in [device for device, asked in self._asked.items() if asked in ready]:
+            try:
+                ray.get(self._asked[device])
+                self._failed.pop(device, None)
+            except RayActorError as error:
+                self._failed[device] = cause_of(error)
+            self._asked[device] = self._workers[device].describe.remote()
+        return dict(self._failed)
