@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.signature import STRING
+from scheduler.core.signature import STRING, fits
 from scheduler.errors import LaxityError
 from scheduler.texts import as_text
 
@@ -262,7 +262,7 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
         raise InputProblem(f"input {spec['name']!r} is {_spell(spec)}; the file has {held}")
     steps: list[str] = []
     wanted = list(spec["shape"])
-    if not _fits(array.shape, wanted):
+    if not fits(array.shape, wanted):
         shape = _reshaped(array.shape, wanted)
         if shape is None:
             hint = ""
@@ -293,17 +293,11 @@ def _reshaped(shape: Sequence[int], wanted: Sequence[int | None]) -> list[int] |
     while core and core[0] == 1:
         del core[0]
     padded = [1] * (len(wanted) - len(core)) + core
-    return padded if _fits(padded, wanted) else None
+    return padded if fits(padded, wanted) else None
 
 
 def _without_ones(shape: Sequence[int | None]) -> list[int | None]:
     return [size for size in shape if size != 1]
-
-
-def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    return len(shape) == len(wanted) and all(
-        want in (None, have) for have, want in zip(shape, wanted, strict=True)
-    )
 
 
 def _open_picture(path: Path) -> Image.Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 DTYPES: dict[str, int] = {
@@ -54,6 +55,13 @@ class TensorSpec:
     name: str
     dtype: str
     shape: tuple[int | None, ...]
+
+
+def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    """Whether a shape is one that a spec allows, with any size where that has `None`."""
+    return len(shape) == len(wanted) and all(
+        want is None or have == want for have, want in zip(shape, wanted, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)

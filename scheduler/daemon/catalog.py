@@ -9,7 +9,7 @@ from typing import Any
 from scheduler.core.names import did_you_mean
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
-from scheduler.core.signature import STRING, Signature, TensorSpec, element_bytes, travels_as
+from scheduler.core.signature import STRING, Signature, TensorSpec, element_bytes, fits, travels_as
 from scheduler.errors import InvalidInput, ModelNotFound, Unavailable
 from workers.link import ModelCard
 
@@ -190,9 +190,9 @@ def _length(dtype: str) -> int:
 def _item_shape(
     card: ModelCard, spec: TensorSpec, signature: Signature, shape: tuple[int, ...]
 ) -> tuple[tuple[int, ...], bool]:
-    if _fits(shape, spec.shape):
+    if fits(shape, spec.shape):
         return shape, False
-    if signature.batched and shape and _fits(shape[1:], spec.shape):
+    if signature.batched and shape and fits(shape[1:], spec.shape):
         if shape[0] == 1:
             return shape[1:], True
         raise InvalidInput(
@@ -202,12 +202,6 @@ def _item_shape(
     raise InvalidInput(
         f"input {spec.name!r} of model {card.name!r} has shape {_spell(spec.shape)}, "
         f"not {_spell(shape)}"
-    )
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(wanted) and all(
-        want is None or have == want for have, want in zip(shape, wanted, strict=True)
     )
 
 

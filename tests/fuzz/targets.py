@@ -21,6 +21,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.core.signature import STRING, Signature, TensorSpec
 from scheduler.daemon.driver import Driver
+from scheduler.datatypes import elements_of, for_model
 from scheduler.encodings.codec import restoration
 from scheduler.encodings.text import encoding_from
 from scheduler.errors import InvalidInput, ProtocolError
@@ -30,7 +31,6 @@ from scheduler.ingress.http.inference import parsed
 from scheduler.ingress.http.messages import json_object
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.oip.box import ModelInfo
-from scheduler.ingress.oip.datatypes import elements_of, for_model
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, priority
 from scheduler.ingress.oip.request import InferRequest
 from scheduler.journal_format import Decoder, FormatError, decode_header

@@ -18,6 +18,15 @@ from hypothesis import strategies as st
 
 from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import STRING
+from scheduler.datatypes import (
+    NATIVE,
+    bytes_of,
+    checked_shape,
+    elements_of,
+    for_model,
+    from_bytes,
+    from_list,
+)
 from scheduler.errors import (
     ERRORS,
     DeadlineExpired,
@@ -27,15 +36,6 @@ from scheduler.errors import (
     LaxityError,
     ModelNotFound,
     Overloaded,
-)
-from scheduler.ingress.oip.datatypes import (
-    NATIVE,
-    bytes_of,
-    checked_shape,
-    elements_of,
-    for_model,
-    from_bytes,
-    from_list,
 )
 from scheduler.ingress.oip.deadlines import LEAST_MS, Defaults, deadline_ms, priority
 from scheduler.ingress.oip.inference import Inferred

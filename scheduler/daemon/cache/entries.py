@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import xxhash
 
-from scheduler.core.signature import TensorSpec, travels_as
+from scheduler.core.signature import TensorSpec, fits, travels_as
 from scheduler.errors import InvalidInput
 from scheduler.wire import Body, body_bytes
 
@@ -109,11 +109,5 @@ def _check_tensors(specs: list[Any], size: int, outputs: Mapping[str, TensorSpec
         raise BadValue("it has other tensors")
     for name, dtype, shape in specs:
         wanted = outputs.get(name)
-        if wanted is None or not travels_as(wanted.dtype, dtype) or not _fits(shape, wanted.shape):
+        if wanted is None or not travels_as(wanted.dtype, dtype) or not fits(shape, wanted.shape):
             raise BadValue(f"tensor {name!r} is not one that the model gives")
-
-
-def _fits(shape: list[int], wanted: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(wanted) and all(
-        size is None or size == given for given, size in zip(shape, wanted, strict=True)
-    )

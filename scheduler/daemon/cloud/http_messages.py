@@ -18,8 +18,8 @@ from scheduler.daemon.cloud.endpoint import (
     RemoteTensor,
     said_by_laxity,
 )
+from scheduler.datatypes import NATIVE, bytes_of, elements_of, from_list
 from scheduler.errors import InvalidInput
-from scheduler.ingress.oip.datatypes import NATIVE, bytes_of, elements_of, from_list
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """How long the JSON is that bytes follow; without it there is nothing but JSON."""

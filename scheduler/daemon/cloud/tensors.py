@@ -19,9 +19,9 @@ from scheduler.daemon.cloud.endpoint import (
 )
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.shrinking import Shrinking, Shrunk
+from scheduler.datatypes import DATATYPES, bytes_of, elements_of
 from scheduler.encodings.codec import Array
 from scheduler.errors import InvalidInput
-from scheduler.ingress.oip.datatypes import DATATYPES, bytes_of, elements_of
 from scheduler.texts import check_utf8, of_elements
 from scheduler.wire import ALIGNMENT, pack_tensors, unpack_tensors
 from workers.link import ModelCard, Packed

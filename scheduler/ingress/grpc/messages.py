@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from scheduler.errors import InvalidInput
-from scheduler.ingress.oip.datatypes import (
+from scheduler.datatypes import (
     Array,
     bytes_of,
     checked_datatype,
@@ -17,6 +16,7 @@ from scheduler.ingress.oip.datatypes import (
     from_bytes,
     from_list,
 )
+from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.encoded import PARAMETER, encoded_input
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outcomes import TooLarge

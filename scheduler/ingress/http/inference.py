@@ -10,10 +10,7 @@ import numpy as np
 import orjson
 
 from scheduler.core.signature import DTYPES, STRING
-from scheduler.errors import InvalidInput
-from scheduler.ingress.http.messages import JSON, Response, json_object
-from scheduler.ingress.oip.box import ModelInfo
-from scheduler.ingress.oip.datatypes import (
+from scheduler.datatypes import (
     DATATYPES,
     Array,
     bytes_of,
@@ -22,6 +19,9 @@ from scheduler.ingress.oip.datatypes import (
     from_bytes,
     from_list,
 )
+from scheduler.errors import InvalidInput
+from scheduler.ingress.http.messages import JSON, Response, json_object
+from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import PARAMETER, encoded_input
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outcomes import TooLarge

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from scheduler.datatypes import elements_of, from_bytes
 from scheduler.encodings.codec import restoration
 from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.box import ModelInfo
-from scheduler.ingress.oip.datatypes import elements_of, from_bytes
 from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.ingress.oip.request import EncodedInput, InferRequest, Parameters, flag
 

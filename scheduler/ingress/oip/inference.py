@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from scheduler.call import Call
 from scheduler.core.outcomes import Outcome
+from scheduler.datatypes import for_model
 from scheduler.errors import InvalidInput, ModelNotFound
 from scheduler.ingress.oip.box import Box, ModelInfo
-from scheduler.ingress.oip.datatypes import for_model
 from scheduler.ingress.oip.request import InferRequest
 from scheduler.result import Result, Timing
 from scheduler.tenants import Tenant

@@ -7,10 +7,10 @@ from importlib import metadata
 from typing import Any
 
 from scheduler.core.signature import STRING
+from scheduler.datatypes import DATATYPES
 from scheduler.encodings.codec import accepted
 from scheduler.encodings.text import ENCODING_EXTENSION
 from scheduler.ingress.oip.box import ModelInfo, Snapshot
-from scheduler.ingress.oip.datatypes import DATATYPES
 from scheduler.tenants import Tenant
 
 EXTENSIONS = (

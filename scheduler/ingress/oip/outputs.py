@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.datatypes import DATATYPES, bytes_of
 from scheduler.errors import InvalidInput
-from scheduler.ingress.oip.datatypes import DATATYPES, bytes_of
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.request import InferRequest, WantedOutput
 

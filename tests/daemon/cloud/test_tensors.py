@@ -25,7 +25,7 @@ from scheduler.daemon.cloud.http_messages import (
 from scheduler.daemon.cloud.tensors import CloudModel, split, stacked
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.shrinking import Shrinking
-from scheduler.ingress.oip.datatypes import DATATYPES
+from scheduler.datatypes import DATATYPES
 from scheduler.wire import pack_tensors, unpack_tensors
 from workers.link import ModelCard
 

@@ -1,4 +1,4 @@
-"""The protocol's datatypes: bytes and JSON in, arrays out, and back. No sockets."""
+"""The datatypes of the Open Inference Protocol: bytes and JSON in, arrays out, and back."""
 
 from __future__ import annotations
 
