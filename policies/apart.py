@@ -22,7 +22,7 @@ class Apart:
     """The preferred targets, and what they would not finish in time.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
         preferred: Which targets those are.
 
     Attributes:

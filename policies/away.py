@@ -17,7 +17,7 @@ class Away:
 
     Args:
         inner: Decides about the near targets.
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
         is_near: Which targets those are.
         affords: Whether a batch that costs so much may be sent; a yes is a promise to send it.
         covers: Whether a cost could be paid later.
@@ -71,10 +71,8 @@ class Away:
 
     def _can_wait(self, request: Request) -> bool:
         """Whether a busy target that is away could finish a request in time later."""
-        starts_ns = self._outlook.starts_ns
         return any(
-            starts_ns[bid.target_id] + bid.one_ns() <= request.deadline_ns
-            and self._covers(price(bid))
+            self._outlook.done_ns(bid) <= request.deadline_ns and self._covers(price(bid))
             for bid in self._far_bids(request)
         )
 

@@ -39,7 +39,7 @@ class Binding:
     Looking costs time in proportion to what is queued: these rules are for comparison.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
         choose: The rule.
         reason: What it says of its placements.
 
@@ -109,12 +109,8 @@ class Binding:
             yield from self._lost(target_id, given)
 
     def _able(self, request: Request) -> list[Bid]:
-        starts_ns = self.outlook.starts_ns
         bids = self.outlook.bids(request.kind)
-        in_time = [
-            bid for bid in bids if starts_ns[bid.target_id] + bid.one_ns() <= request.deadline_ns
-        ]
-        return in_time or bids
+        return [bid for bid in bids if self.outlook.done_ns(bid) <= request.deadline_ns] or bids
 
     def _note(self, bid: Bid, request: Request, bound: dict[int, str]) -> None:
         bound[request.id] = bid.target_id

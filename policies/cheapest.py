@@ -36,7 +36,7 @@ class Cheapest:
 
     Args:
         p: The probability with which the deadline must be kept; another name of `quantile`.
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
     """
 
     def __init__(self, p: float | None = None, quantile: float = 0.95) -> None:

@@ -27,7 +27,7 @@ class Ect:
     """Earliest completion time.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -41,8 +41,4 @@ class Ect:
 
 
 def _earliest(_request: Request, bids: list[Bid], binding: Binding) -> Bid:
-    starts_ns = binding.outlook.starts_ns
-    return min(
-        bids,
-        key=lambda bid: starts_ns[bid.target_id] + binding.waiting_ns(bid) + bid.one_ns(),
-    )
+    return min(bids, key=lambda bid: binding.outlook.done_ns(bid) + binding.waiting_ns(bid))

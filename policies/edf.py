@@ -27,7 +27,7 @@ class Edf:
     """Earliest deadline first, within priorities.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:

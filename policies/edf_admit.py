@@ -30,7 +30,7 @@ class EdfAdmit:
     """Earliest deadline first, of what was admitted.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -64,8 +64,4 @@ class EdfAdmit:
         free_ns = dict(outlook.starts_ns)
         for batch in plan(outlook, without={request.id}).batches:
             free_ns[batch.bid.target_id] = batch.done_ns
-        now_ns = outlook.view.now_ns
-        return {
-            bid.target_id: free_ns[bid.target_id] + bid.one_ns() - now_ns
-            for bid in outlook.bids(request.kind)
-        }
+        return outlook.budgets_ns(request.kind, free_ns)

@@ -23,7 +23,7 @@ class Fcfs:
     """First come, first served, in batches as large as the queue fills.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.5) -> None:

@@ -72,7 +72,7 @@ class Alone:
     """Maximises the weight finished in time, and uses other boxes like devices of its own.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
             longest batch that could be sent.
     """
@@ -219,9 +219,8 @@ class Alone:
     def _has_alternative(self, queue: ClassQueue, bid: Bid) -> bool:
         """Whether another target could finish the most urgent request of a class in time."""
         deadline_ns = queue.head().deadline_ns
-        starts_ns = self._outlook.starts_ns
         return any(
-            starts_ns[other.target_id] + other.one_ns() <= deadline_ns
+            self._outlook.done_ns(other) <= deadline_ns
             for other in self._outlook.bids(queue.kind)
             if other is not bid
         )
@@ -231,7 +230,7 @@ class Goodput(Alone):
     """Maximises the weight finished in time.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
             longest batch that could be sent.
     """

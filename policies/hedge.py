@@ -57,8 +57,8 @@ class Hedged:
         extra: The time of second copies, as a share of that of first ones, at most.
         early_ms: How long before the latest useful start a copy is sent, because timers are
             late and messages take time.
-        quantile: The share of batches that must be done by the time that is counted on, where
-            the inner policy has no `quantile` of its own.
+        quantile: Which quantile of latency to count on, from 0 to 1, where the inner policy has
+            no `quantile` of its own.
 
     Attributes:
         watches_runs: Tells the scheduler to ask it also when nothing waits.

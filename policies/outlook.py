@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scheduler.core.latency import Ladder, LatencyCurve
@@ -23,7 +23,7 @@ class Bid:
         target_id: Its id.
         offers: What it can run for the class, in the owner's order of preference.
         curves: The latency of each of them.
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
         item_ns: How long the tensors of one request take to get there.
     """
 
@@ -54,7 +54,7 @@ class Outlook:
     """A policy's view, with what follows from it.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
 
     Attributes:
         view: What is looked at.
@@ -130,6 +130,24 @@ class Outlook:
             if bid.target is target
         ]
 
+    def done_ns(self, bid: Bid) -> int:
+        """When a single request could be done there, were it served next."""
+        return self.starts_ns[bid.target_id] + bid.one_ns()
+
+    def budgets_ns(
+        self, kind: RequestClass, free_ns: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """The smallest budget that each target could meet now: a counter-offer.
+
+        Args:
+            kind: The class.
+            free_ns: When each target could start; if not given, as it looks now.
+        """
+        starts, now_ns = self.starts_ns if free_ns is None else free_ns, self.view.now_ns
+        return {
+            bid.target_id: starts[bid.target_id] + bid.one_ns() - now_ns for bid in self.bids(kind)
+        }
+
     def earliest_ns(self, kind: RequestClass) -> int | None:
         """When one request of a class could be done, were it served next."""
         starts = self.starts_ns
@@ -164,14 +182,10 @@ class Outlook:
         as its deadline has not passed.
         """
         for queue in self._lost():
-            kind, now_ns = queue.kind, self.view.now_ns
-            earliest_ns = self.earliest_ns(kind)
+            earliest_ns = self.earliest_ns(queue.kind)
             if earliest_ns is None:
                 continue
-            budgets = {
-                bid.target_id: self.starts_ns[bid.target_id] + bid.one_ns() - now_ns
-                for bid in self.bids(kind)
-            }
+            budgets = self.budgets_ns(queue.kind)
             for request in queue.due(earliest_ns):
                 if not request.accept_late:
                     late_ms = (earliest_ns - request.deadline_ns) / 1e6

@@ -8,8 +8,8 @@ Inputs: the predicted load of two targets. Wins with many like targets, where it
 as looking at all of them. Loses with few and unlike ones, and where deadlines differ.
 
 Source: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS
-12(10), 2001. Chance is a linear congruential generator (D. E. Knuth, MMIX) from the seed in the
-options, so that the same events bring the same commands.
+12(10), 2001. Chance is from the seed in the options, so that the same events bring the same
+commands.
 """
 
 from __future__ import annotations
@@ -18,42 +18,38 @@ from collections.abc import Iterator
 
 from policies.binding import Binding
 from policies.outlook import Bid
+from scheduler.core.chance import Chance
 from scheduler.core.policy import Decision, View
 from scheduler.core.requests import Request
-
-_FACTOR, _STEP, _MASK = 6364136223846793005, 1442695040888963407, (1 << 64) - 1
 
 
 class PowerOfTwo:
     """The less loaded of two.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
         seed: Of its chance.
     """
 
     def __init__(self, quantile: float = 0.95, seed: int = 1) -> None:
         """Takes its options from the configuration."""
         self.quantile = quantile
-        self._seed = self._state = seed
+        self._seed = seed
+        self._chance = Chance(seed)
         self._binding = Binding(quantile, self._choose, "the less loaded of two")
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Gives out what is new, and serves."""
         if self._binding.is_new(view):
-            self._state = self._seed
+            self._chance = Chance(self._seed)
         yield from self._binding.decide(view)
 
-    def _below(self, count: int) -> int:
-        self._state = (self._state * _FACTOR + _STEP) & _MASK
-        return (self._state >> 33) % count
-
     def _choose(self, _request: Request, bids: list[Bid], binding: Binding) -> Bid:
-        first = bids[self._below(len(bids))]
+        first = bids[self._chance.below(len(bids))]
         others = [bid for bid in bids if bid is not first]
         if not others:
             return first
-        second = others[self._below(len(others))]
+        second = others[self._chance.below(len(others))]
         starts_ns = binding.outlook.starts_ns
         return min(
             first, second, key=lambda bid: starts_ns[bid.target_id] + binding.waiting_ns(bid)

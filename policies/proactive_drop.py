@@ -28,8 +28,8 @@ class ProactiveDrop:
 
     Args:
         inner: The policy that decides about the rest; `edf` if none is given.
-        quantile: The share of batches that must be done by the time that is counted on, where
-            the inner policy has no `quantile` of its own.
+        quantile: Which quantile of latency to count on, from 0 to 1, where the inner policy has
+            no `quantile` of its own.
     """
 
     def __init__(self, inner: Policy | None = None, quantile: float = 0.95) -> None:
@@ -50,10 +50,7 @@ class ProactiveDrop:
             for batch in found.batches:
                 free_ns[batch.bid.target_id] = batch.done_ns
             for request in found.late:
-                budgets = {
-                    bid.target_id: free_ns[bid.target_id] + bid.one_ns() - view.now_ns
-                    for bid in outlook.bids(request.kind)
-                }
+                budgets = outlook.budgets_ns(request.kind, free_ns)
                 if budgets:  # without targets it is unavailable, which the scheduler says
                     yield Drop(request, "would be late behind what is queued", budgets)
         yield from self.inner.decide(view)

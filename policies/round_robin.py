@@ -25,7 +25,7 @@ class RoundRobin:
     """Targets in turn.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:

@@ -32,8 +32,8 @@ class Spill:
         inner: The policy that decides about the local targets; `goodput` if none is given.
         budget_per_hour: What may be spent on remote targets in any hour, in the unit of the
             targets' costs; None is no limit. A policy that is swapped in has spent nothing.
-        quantile: The share of batches that must be done by the time that is counted on, where
-            the inner policy has no `quantile` of its own.
+        quantile: Which quantile of latency to count on, from 0 to 1, where the inner policy has
+            no `quantile` of its own.
 
     Attributes:
         budget: What is left of `budget_per_hour`, also for a policy that wraps this one.

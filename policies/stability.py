@@ -28,7 +28,7 @@ class Stability:
     """The least predicted lateness over all queues.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:

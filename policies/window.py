@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from policies.outlook import Bid, Outlook
+from policies.outlook import Outlook
 from policies.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Drop, Place, View
@@ -38,7 +38,7 @@ class Window:
     """Nexus' early drop.
 
     Args:
-        quantile: The share of batches that must be done by the time that is counted on.
+        quantile: Which quantile of latency to count on, from 0 to 1.
         batch_share: The share of a budget that a batch may take.
     """
 
@@ -104,19 +104,12 @@ class Window:
         return max(0, min(planned, filled) - 1)
 
     def _passed(self, passed: list[Request], target: TargetState) -> Iterator[Drop]:
-        starts_ns = self._outlook.starts_ns
+        outlook = self._outlook
         for request in passed:
-            others: list[Bid] = [
-                bid for bid in self._outlook.bids(request.kind) if bid.target is not target
-            ]
-            budgets = {bid.target_id: starts_ns[bid.target_id] + bid.one_ns() for bid in others}
             if not request.accept_late and all(
-                done_ns > request.deadline_ns for done_ns in budgets.values()
+                outlook.done_ns(bid) > request.deadline_ns
+                for bid in outlook.bids(request.kind)
+                if bid.target is not target
             ):
-                now_ns = self._outlook.view.now_ns
-                own = self._outlook.bids(request.kind)
-                yield Drop(
-                    request,
-                    "given up for a full batch behind it",
-                    {b.target_id: starts_ns[b.target_id] + b.one_ns() - now_ns for b in own},
-                )
+                why = "given up for a full batch behind it"
+                yield Drop(request, why, outlook.budgets_ns(request.kind))

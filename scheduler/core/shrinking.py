@@ -22,8 +22,7 @@ def form_for(place: Place | Hedge, target: TargetState, view: View, policy: Poli
         place: The batch.
         target: Where it is sent.
         view: What is known now.
-        policy: Whose quantile is the share of batches that must be done by the time that is
-            counted on.
+        policy: Whose quantile of latency is counted on.
     """
     requests, spec = place.requests, target.spec
     forms = spec.forms_for(requests[0].kind)

@@ -6,18 +6,16 @@ that are drawn, the less loaded one still is nearly as good as the best of all, 
 the same two.
 
 Source: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10),
-2001, and "How Useful Is Old Information?", IEEE TPDS 11(1), 2000. Chance is a linear congruential
-generator (D. E. Knuth, MMIX) that starts from the time of the event: the same events bring the
-same order, and two boxes never read the same clock.
+2001, and "How Useful Is Old Information?", IEEE TPDS 11(1), 2000. Chance starts from the time of
+the event: the same events bring the same order, and two boxes never read the same clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scheduler.core.chance import Chance
 from scheduler.core.targets import TargetState
-
-_FACTOR, _STEP, _MASK = 6364136223846793005, 1442695040888963407, (1 << 64) - 1
 
 
 def nearest_first(targets: Iterable[TargetState], now_ns: int) -> list[TargetState]:
@@ -33,17 +31,15 @@ def nearest_first(targets: Iterable[TargetState], now_ns: int) -> list[TargetSta
     for target in targets:
         spec = target.spec
         (peers if spec.peer else far if spec.remote else local).append(target)
-    return local + (_drawn(peers, now_ns) if len(peers) > 1 else peers) + far
+    return local + (_drawn(peers, Chance(now_ns)) if len(peers) > 1 else peers) + far
 
 
-def _drawn(peers: list[TargetState], state: int) -> list[TargetState]:
+def _drawn(peers: list[TargetState], chance: Chance) -> list[TargetState]:
     """Again and again the less loaded of two, until none is left; empties `peers`."""
     order: list[TargetState] = []
     while len(peers) > 1:
-        state = (state * _FACTOR + _STEP) & _MASK
-        first = (state >> 33) % len(peers)
-        state = (state * _FACTOR + _STEP) & _MASK
-        second = (first + 1 + (state >> 33) % (len(peers) - 1)) % len(peers)
+        first = chance.below(len(peers))
+        second = (first + 1 + chance.below(len(peers) - 1)) % len(peers)
         chosen = first if _load(peers[first]) <= _load(peers[second]) else second
         order.append(peers.pop(chosen))
     return order + peers
