@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,27 +28,18 @@ def random_inputs(models: Mapping[str, Any], seed: int = 0) -> Inputs:
 
     Integers are zeros because they may be indices, of which only the model knows the range.
     """
-    return _SignatureInputs(models, partial(_random, seed=seed))
+    return _RandomInputs(models, seed)
 
 
-def zero_inputs(models: Mapping[str, Any]) -> Inputs:
-    """Zeros."""
-    return _SignatureInputs(models, _zeros)
-
-
-class _SignatureInputs:
+class _RandomInputs:
     """Inputs of the right names, dtypes and shapes, made once per class.
 
     A free dimension is as the class has it, or 1.
     """
 
-    def __init__(
-        self,
-        models: Mapping[str, Any],
-        make: Callable[[str, RequestClass, Sequence[int], str], NDArray[Any]],
-    ) -> None:
+    def __init__(self, models: Mapping[str, Any], seed: int) -> None:
         self._models = {model["name"]: model for model in models["models"]}
-        self._make = make
+        self._seed = seed
         self._made: dict[RequestClass, dict[str, NDArray[Any]]] = {}
 
     def __call__(self, kind: RequestClass) -> Mapping[str, NDArray[Any]]:
@@ -79,7 +69,7 @@ class _SignatureInputs:
                 f"model {kind.model!r} takes {len(specs)} inputs, the request has {len(shapes)}"
             )
         return {
-            spec["name"]: self._make(spec["name"], kind, shape, spec["dtype"])
+            spec["name"]: _random(spec["name"], kind.model, shape, spec["dtype"], self._seed)
             for spec, shape in zip(specs, shapes, strict=True)
         }
 
@@ -90,16 +80,10 @@ def _shape(spec: Mapping[str, Any]) -> list[int]:
     return [*sizes, 1] if spec["dtype"] == STRING else sizes
 
 
-def _zeros(_name: str, _kind: RequestClass, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+def _random(name: str, model: str, shape: Sequence[int], dtype: str, seed: int) -> NDArray[Any]:
     if dtype == STRING:
         return np.full(tuple(shape[:-1]), b"x" * shape[-1])
-    return np.zeros(tuple(shape), dtype)
-
-
-def _random(
-    name: str, kind: RequestClass, shape: Sequence[int], dtype: str, seed: int
-) -> NDArray[Any]:
     if not dtype.startswith("float"):
-        return _zeros(name, kind, shape, dtype)
-    chance = random.Random(f"{seed} {kind.model} {name} {tuple(shape)}")
+        return np.zeros(tuple(shape), dtype)
+    chance = random.Random(f"{seed} {model} {name} {tuple(shape)}")
     return np.random.default_rng(chance.getrandbits(64)).random(tuple(shape)).astype(dtype)

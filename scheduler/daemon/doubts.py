@@ -72,17 +72,16 @@ class Doubts:
         if now_ns < self._next_ns:
             return None
         self._next_ns = now_ns + _LOOK_NS
-        due = [
-            (is_busy, target.curve(offer).predict(1, _LIKELY), target.spec.id, offer)
-            for target in targets
-            for offer in target.usable(submission.kind)
-            if self._is_due((target.spec.id, offer.model, offer.variant), now_ns)
-            and _may_be_why(target, offer, submission)
-            and (
-                not (is_busy := not _is_unused(target, offer, now_ns))
-                or self._may_disturb(target, offer, submission, now_ns)
-            )
-        ]
+        due = []
+        for target in targets:
+            for offer in target.usable(submission.kind):
+                key = target.spec.id, offer.model, offer.variant
+                if not self._is_due(key, now_ns) or not _may_be_why(target, offer, submission):
+                    continue
+                is_busy = not _is_unused(target, offer, now_ns)
+                if not is_busy or self._may_disturb(target, offer, submission, now_ns):
+                    likely_ns = target.curve(offer).predict(1, _LIKELY)
+                    due.append((is_busy, likely_ns, target.spec.id, offer))
         if not due:
             return None
         is_busy, _, target_id, offer = min(due, key=lambda entry: entry[:3])

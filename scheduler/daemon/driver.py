@@ -205,18 +205,14 @@ class Driver:
         del self._runs[run_id]
         self._handle(BatchFailed(run_id, reason))
 
-    def on_lost(
-        self, target_id: str, reason: str, back_ns: int | None = None, blameless: bool = False
-    ) -> None:
+    def on_lost(self, target_id: str, reason: str, blameless: bool = False) -> None:
         """The target and its runs are gone for now; Ray brings a new worker, a link comes back."""
         way = self._ways.get(target_id)
         if way is None:
             return
         # Ray brings a worker back; what is beyond a link that broke is only out of reach.
         way.progress = (0, 0, reason if blameless else "restarting")
-        if back_ns is None:
-            back_ns = way.away_ns
-        if self._lose(target_id, TargetDown(target_id, reason, back_ns, blameless)):
+        if self._lose(target_id, TargetDown(target_id, reason, way.away_ns, blameless)):
             way.lost_ns = self.clock_ns()
 
     def _lose(self, target_id: str, event: TargetDown) -> bool:

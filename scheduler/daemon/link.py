@@ -124,15 +124,12 @@ class LinkListener(Protocol):
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
         """A target that is up is different from now on; see `TargetChanged`."""
 
-    def on_lost(
-        self, target_id: str, reason: str, back_ns: int | None = None, blameless: bool = False
-    ) -> None:
+    def on_lost(self, target_id: str, reason: str, blameless: bool = False) -> None:
         """A target is gone, and with it all that it was running; see `TargetDown`.
 
         Args:
             target_id: Which one.
             reason: Why, for people.
-            back_ns: How long it is expected to be away; None for as long as the last time.
             blameless: Whether no request can have been the cause.
         """
 

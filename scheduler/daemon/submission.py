@@ -39,7 +39,7 @@ class Submission:
     budget_ns: int = 0
 
 
-class Ran(Protocol):
+class Provenance(Protocol):
     """What gave an answer."""
 
     @property
@@ -72,7 +72,7 @@ class Answer:
     reason: str
     detail: Mapping[str, Any]
     target: str = ""
-    offer: Ran | None = None
+    offer: Provenance | None = None
     batch: int = 0
     outputs: Packed | None = None
     timing_ns: tuple[int, int, int, int] = (0, 0, 0, 0)

@@ -186,7 +186,7 @@ class Feeder:
     def _batch_for(self, target: TargetState, now_ns: int) -> tuple[list[Waiting], int]:
         """The most urgent tasks that a target could run now, and how far ahead they may be put.
 
-        None while their inputs are fetched.
+        Without tasks while their inputs are fetched.
         """
         closed_until_ns = self._room.closed_until_ns(target.spec.id)
         if now_ns < closed_until_ns:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from policies import make_policy
 from replay.live import LiveEnding, LiveTally, Player, Spread, play_live, simulated
-from replay.live_inputs import random_inputs, zero_inputs
+from replay.live_inputs import random_inputs
 from replay.live_processes import LiveError
 from replay.simulator import Arrival, Simulator
 from scheduler import (
@@ -315,18 +315,18 @@ class TestInputs:
         assert (one == same).all()
         assert (one != other).any()
 
-    def test_zeros_are_zeros(self):
-        assert not zero_inputs(self.MODELS)(M)["image"].any()
+    def test_integers_are_zeros(self):
+        assert not random_inputs(self.MODELS)(M)["index"].any()
 
     def test_texts_are_as_long_as_their_class(self):
         spec = {"name": "text", "dtype": "string", "shape": [2]}
         models = {"models": [{"name": "m", "inputs": [spec]}]}
-        for make in (zero_inputs(models), random_inputs(models, 1)):
-            assert make(M)["text"].tolist() == [b"x"] * 2
-            assert make(RequestClass("m", shapes=((2, 16),)))["text"].tolist() == [b"x" * 16] * 2
+        make = random_inputs(models, 1)
+        assert make(M)["text"].tolist() == [b"x"] * 2
+        assert make(RequestClass("m", shapes=((2, 16),)))["text"].tolist() == [b"x" * 16] * 2
 
     def test_what_the_box_does_not_have_is_refused(self):
-        inputs = zero_inputs(self.MODELS)
+        inputs = random_inputs(self.MODELS)
         with pytest.raises(ModelNotFound, match="did you mean 'm'"):
             inputs(RequestClass("mm"))
         with pytest.raises(InvalidInput, match="takes 2 inputs, the request has 1"):
