@@ -78,3 +78,20 @@ class Answer:
     timing_ns: tuple[int, int, int, int] = (0, 0, 0, 0)
     notes: Mapping[str, Any] = field(default_factory=dict)
     cache: str = ""
+
+    def header(self) -> dict[str, Any]:
+        """What a `result` message of the native protocol says of it, where there are outputs."""
+        assert self.outputs is not None
+        assert self.offer is not None
+        header: dict[str, Any] = {
+            "outcome": self.outcome.value,
+            "target": self.target,
+            "variant": self.offer.variant,
+            "runtime": self.offer.runtime,
+            "batch": self.batch,
+            "out": self.outputs[0],
+            "timing": self.timing_ns,
+        }
+        if self.notes:
+            header["notes"] = self.notes
+        return header

@@ -376,16 +376,7 @@ class Feeder:
 
 def _header_of(task: Waiting, answer: Answer) -> dict[str, Any]:
     """What a `result` message says of it."""
-    assert answer.outputs is not None
-    assert answer.offer is not None
-    specs, _ = answer.outputs
-    return {
-        "outcome": answer.outcome.value,
-        "target": answer.target,
-        "variant": answer.offer.variant,
-        "runtime": answer.offer.runtime,
-        "batch": answer.batch,
-        "out": [[n, d, [1, *s]] for n, d, s in specs] if task.has_batch else specs,
-        "timing": list(answer.timing_ns),
-        **({"notes": dict(answer.notes)} if answer.notes else {}),
-    }
+    header = answer.header()
+    if task.has_batch:
+        header["out"] = [[name, dtype, [1, *shape]] for name, dtype, shape in header["out"]]
+    return header

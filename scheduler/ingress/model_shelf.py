@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from scheduler.errors import InvalidInput, LaxityError, ModelNotFound
+from scheduler.errors import InvalidInput, LaxityError, ModelNotFound, Unavailable
+from scheduler.ingress import replies
+from scheduler.ingress.replies import Say
 from scheduler.model_files import CHUNK_BYTES, FileEntry, entries_of
 from scheduler.wire import Header
 
 MESSAGES = frozenset(("model_files", "model_file"))
 """What is asked of it at the native door."""
-
-Say = Callable[[Header, Sequence[Any]], None]
-"""Answers a message, later and with a body."""
 
 
 class ModelShelf:
@@ -50,20 +48,19 @@ class ModelShelf:
         task.add_done_callback(self._reading.discard)
 
     async def _answer(self, header: Header, model: str, say: Say) -> None:
-        reply: Header = {"t": "reply", "id": header.get("id"), "value": None}
-        body: Sequence[Any] = ()
+        message_id = header.get("id")
         try:
             if header["t"] == "model_files":
                 entries = await asyncio.to_thread(entries_of, self._root / model)
                 self._entries[model] = {entry.path: entry for entry in entries}
-                reply["value"] = [[e.path, e.sha256, e.size] for e in entries]
+                say(replies.reply(message_id, [[e.path, e.sha256, e.size] for e in entries]), ())
             else:
-                body = [await asyncio.to_thread(self._read, header, model)]
-        except (LaxityError, OSError) as error:
-            code = error.code if isinstance(error, LaxityError) else "unavailable"
-            said = {"code": code, "message": str(error), "detail": {}}
-            reply = {"t": "error", "id": header.get("id"), **said}
-        say(reply, body)
+                content = await asyncio.to_thread(self._read, header, model)
+                say(replies.reply(message_id, None), (content,))
+        except LaxityError as error:
+            say(replies.refusal(message_id, error), ())
+        except OSError as error:
+            say(replies.refusal(message_id, Unavailable(str(error))), ())
 
     def _read(self, header: Header, model: str) -> bytes:
         path, offset = header.get("path"), header.get("offset")

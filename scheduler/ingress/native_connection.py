@@ -18,6 +18,7 @@ from scheduler.errors import (
     Unauthorized,
     Unavailable,
 )
+from scheduler.ingress import replies
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.inflow import STALL_S, Inflow
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
@@ -141,7 +142,7 @@ class NativeConnection(asyncio.BufferedProtocol):
                 except LaxityError as error:
                     if not self._known:
                         raise
-                    self._say_error(header.get("id"), error.code, str(error), error.detail)
+                    self._say(replies.refusal(header.get("id"), error))
         finally:
             # What was taken before the stream broke counts already, and is cancelled like others.
             self._submit(submissions)
@@ -174,12 +175,12 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._door.shelf.take(header, models, self._say_later)
         else:
             value = self._take_question(kind, header)
-            self._say({"t": "reply", "id": header.get("id"), "value": value})
+            self._say(replies.reply(header.get("id"), value))
 
     def _cancel(self, client_id: int) -> None:
         if self._restoring.pop(client_id, None) is not None:
             del self._ids[client_id]
-            self._say_error(client_id, "cancelled", "the caller cancelled", {})
+            self._say(replies.failure(client_id, "cancelled", "the caller cancelled", {}))
         elif (request_id := self._ids.get(client_id)) is not None:
             self._intake.cancel(request_id)
 
@@ -311,7 +312,7 @@ class NativeConnection(asyncio.BufferedProtocol):
                     raise restored
                 self._submit([self._take_infer(*restored)])
             except LaxityError as error:
-                self._say_error(client_id, error.code, str(error), error.detail)
+                self._say(replies.refusal(client_id, error))
             finally:
                 self._door.flush()
 
@@ -325,26 +326,16 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _answer(self, client_id: int, answer: Answer, restore_ns: int = 0) -> None:
         self._ids.pop(client_id, None)
         if answer.outputs is None or answer.offer is None:
-            self._say_error(client_id, answer.outcome.value, answer.reason, dict(answer.detail))
+            self._say(
+                replies.failure(client_id, answer.outcome.value, answer.reason, answer.detail)
+            )
             return
-        specs, body = answer.outputs
-        header = {
-            "t": "result",
-            "id": client_id,
-            "outcome": answer.outcome.value,
-            "target": answer.target,
-            "variant": answer.offer.variant,
-            "runtime": answer.offer.runtime,
-            "batch": answer.batch,
-            "out": specs,
-            "timing": answer.timing_ns,
-        }
-        if answer.notes:
-            header["notes"] = answer.notes
+        header = answer.header()
+        header["t"], header["id"] = "result", client_id
         if restore_ns:
             header["restore_ns"] = restore_ns
             header["timing"] = with_restoring(answer.timing_ns, restore_ns)
-        self._write(encode(header, (body,)))
+        self._write(encode(header, (answer.outputs[1],)))
 
     @property
     def held(self) -> int:
@@ -368,12 +359,6 @@ class NativeConnection(asyncio.BufferedProtocol):
         """Says something of its own accord, outside of any event."""
         self._write(encode(header, body))
         self._door.flush()
-
-    def _say_error(self, client_id: Any, code: str, message: str, detail: Any) -> None:
-        known_id = client_id if type(client_id) is int else None
-        self._say(
-            {"t": "error", "id": known_id, "code": code, "message": message, "detail": detail}
-        )
 
     def _write(self, buffers: list[Any]) -> None:
         if not self._out:
@@ -402,7 +387,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def refuse(self, error: LaxityError) -> None:
         """Says what was wrong and closes the connection."""
-        self._say_error(None, error.code, str(error), error.detail)
+        self._say(replies.refusal(None, error))
         self.close()
 
     def _hello_is_late(self) -> None:

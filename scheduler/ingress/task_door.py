@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scheduler.durable.desk import Found, TaskDesk
 from scheduler.durable.records import Asked, Bounds, Content, checked_id
 from scheduler.errors import InvalidInput, LaxityError, Overloaded, TaskConflict, Unavailable
+from scheduler.ingress import replies
 from scheduler.ingress.admission import Admission
+from scheduler.ingress.replies import Say
 from scheduler.ingress.request_header import id_of, urgency
 from scheduler.tenants import Tenant
 from scheduler.wire import Body, Header, checked_budget_ns
@@ -22,9 +24,6 @@ LONGEST_WAIT_NS = 60_000_000_000
 
 MOST_LISTED = 250
 """Whatever their ids and reasons, so many fit into the header of an answer."""
-
-Say = Callable[[Header, Sequence[Any]], None]
-"""Sends a message with its body, at any later time."""
 
 
 class TaskDoor:
@@ -65,11 +64,11 @@ class TaskDoor:
 
         def found(value: Any) -> None:
             if isinstance(value, LaxityError):
-                say(*_error(message_id, value.code, str(value), value.detail))
+                say(replies.refusal(message_id, value), ())
             elif kind == "task_cancel":
-                say(_reply(message_id, {"task": id_, "cancelled": value}), ())
+                say(replies.reply(message_id, {"task": id_, "cancelled": value}), ())
             elif kind == "task_status" or value.kept.outcome is None:
-                say(_reply(message_id, _described(value)), ())
+                say(replies.reply(message_id, _described(value)), ())
             else:
                 say(*_ended(message_id, value))
 
@@ -93,9 +92,9 @@ class TaskDoor:
 
         def answer(is_new: bool | LaxityError) -> None:
             if isinstance(is_new, LaxityError):
-                say(*_error(message_id, is_new.code, str(is_new), is_new.detail))
+                say(replies.refusal(message_id, is_new), ())
             else:
-                say(_reply(message_id, {"task": id_, "new": is_new}), ())
+                say(replies.reply(message_id, {"task": id_, "new": is_new}), ())
 
         try:
             self._submit(id_, asked, header, tenant, answer)
@@ -153,11 +152,11 @@ class TaskDoor:
 
         def listed(found: Any) -> None:
             if isinstance(found, LaxityError):
-                say(*_error(message_id, found.code, str(found), found.detail))
+                say(replies.refusal(message_id, found), ())
                 return
             tasks, counts = found
             value = {"tasks": [_described(task) for task in tasks], "counts": counts}
-            say(_reply(message_id, {**value, **self.desk.status()}), ())
+            say(replies.reply(message_id, {**value, **self.desk.status()}), ())
 
         checked = None if before is None else checked_id(before)
         self.desk.listed(tenant.name, count, checked, listed)
@@ -204,15 +203,6 @@ def _ended(message_id: int, found: Found) -> tuple[Header, Sequence[Any]]:
         return {"t": "result", "id": message_id, **header}, (outputs,)
     outcome = found.kept.outcome
     assert outcome is not None
-    return _error(message_id, outcome.value, found.kept.reason, {"task": found.kept.id})
-
-
-def _reply(message_id: int, value: Mapping[str, Any]) -> Header:
-    return {"t": "reply", "id": message_id, "value": dict(value)}
-
-
-def _error(
-    message_id: int, code: str, message: str, detail: Mapping[str, Any]
-) -> tuple[Header, Sequence[Any]]:
-    header = {"t": "error", "id": message_id, "code": code, "message": message}
-    return {**header, "detail": dict(detail)}, ()
+    return replies.failure(
+        message_id, outcome.value, found.kept.reason, {"task": found.kept.id}
+    ), ()
