@@ -21,9 +21,8 @@ from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
 from scheduler.ingress.held import Held
 from scheduler.ingress.oip.admin import Admin
-from scheduler.ingress.oip.deadlines import deadline_ms, left_ms, priority
-from scheduler.ingress.oip.encoded import is_exact, restored
-from scheduler.ingress.oip.inference import Inference, Inferred, Terms
+from scheduler.ingress.oip.encoded import restored
+from scheduler.ingress.oip.inference import Inference, Inferred
 from scheduler.ingress.oip.metadata import (
     model_config,
     model_metadata,
@@ -32,8 +31,6 @@ from scheduler.ingress.oip.metadata import (
     statistics_of,
 )
 from scheduler.ingress.oip.outcomes import Refusal, refusal_of
-from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import flag
 from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Tenant
 
@@ -222,15 +219,8 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         if request.encoded:
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)
             hold(sum(array.nbytes for array in request.inputs.values()))
-        headers, parameters = self._callers.headers(context), request.parameters
-        given_ms = deadline_ms(parameters, headers, grpc_s, info.name, tenant, service.defaults)
-        terms = Terms(
-            tenant,
-            left_ms(given_ms, request.restore_ns),
-            priority(parameters, headers),
-            flag(parameters, headers, "accept_late"),
-            is_exact(request, headers),
-        )
+        headers = self._callers.headers(context)
+        terms = service.terms(request, headers, info.name, tenant, grpc_s)
         future: asyncio.Future[Inferred] = asyncio.get_running_loop().create_future()
 
         def ended(inferred: Inferred | BaseException) -> None:
@@ -248,10 +238,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             inferred = await future
         finally:
             inference.cancel()
-        outputs = output_tensors(request, inferred)
-        for output in outputs:
-            if (region := output.wanted.region) is not None:
-                service.memory.write(tenant, region, output.raw)
+        outputs = service.delivered(tenant, request, inferred)
         return answer(request, inferred, outputs), inferred.outcome
 
     def _time_way_out(self, context: Any) -> None:

@@ -17,12 +17,10 @@ from scheduler.ingress.http.inference import answer, parsed
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response, as_refusal
 from scheduler.ingress.oip.box import ModelInfo
-from scheduler.ingress.oip.deadlines import deadline_ms, left_ms, priority
-from scheduler.ingress.oip.encoded import is_exact, restored
-from scheduler.ingress.oip.inference import Inference, Inferred, Terms
+from scheduler.ingress.oip.encoded import restored
+from scheduler.ingress.oip.inference import Inference, Inferred
 from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
-from scheduler.ingress.oip.outputs import output_tensors
-from scheduler.ingress.oip.request import InferRequest, flag
+from scheduler.ingress.oip.request import InferRequest
 from scheduler.ingress.oip.service import Service
 
 _THREAD_BYTES = 64 * 1024
@@ -173,16 +171,8 @@ class InferTurns:
         self._ask(turn, info, request)
 
     def _ask(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
-        service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
-        parameters = request.parameters
-        given_ms = deadline_ms(parameters, headers, None, info.name, tenant, service.defaults)
-        terms = Terms(
-            tenant,
-            left_ms(given_ms, request.restore_ns),
-            priority(parameters, headers),
-            flag(parameters, headers, "accept_late"),
-            is_exact(request, headers),
-        )
+        service, asked = self._service, turn.request
+        terms = service.terms(request, asked.headers, info.name, asked.tenant)
 
         def ended(inferred: Inferred | BaseException) -> None:
             if isinstance(inferred, BaseException):
@@ -198,8 +188,5 @@ class InferTurns:
             turn.on_gone = inference.cancel
 
     def _answer(self, turn: Turn, request: InferRequest, inferred: Inferred) -> Response:
-        outputs = output_tensors(request, inferred)
-        for output in outputs:
-            if (region := output.wanted.region) is not None:
-                self._service.memory.write(turn.request.tenant, region, output.raw)
+        outputs = self._service.delivered(turn.request.tenant, request, inferred)
         return answer(request, inferred, outputs)
