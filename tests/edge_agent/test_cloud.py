@@ -50,6 +50,12 @@ def test_the_example_names_every_key_with_its_default() -> None:
     assert [name for name in CloudConfig.model_fields if f"{name}:" not in text] == []
 
 
+def test_replicas_open_no_files_that_only_one_of_them_can_have(tmp_path: Path) -> None:
+    replica = config(tmp_path).of_replica(tmp_path / "native.sock")
+    assert not replica.journal.enabled
+    assert not replica.durable.enabled
+
+
 def test_a_boxs_configuration_is_another_file() -> None:
     with pytest.raises(ConfigError, match="listen"):
         load_cloud_config(ROOT / "configs/edge.yaml")
