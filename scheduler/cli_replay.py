@@ -66,7 +66,7 @@ def replay(
             metavar="FILE|live|URL",
             help="The targets: a fleet (YAML), a table of profiles (CSV), a journal's, or a "
             "running box.",
-            show_default="the journal's own, or `live`",
+            show_default="the source's own, else `live`",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Play with so many seeds.")] = 1,
@@ -140,7 +140,11 @@ def replay(
     ] = False,
     url: Annotated[
         str | None,
-        typer.Option(envvar="LAXITY_URL", metavar="URL", help="The box, with --against live."),
+        typer.Option(
+            envvar="LAXITY_URL",
+            metavar="URL",
+            help="The box: with --against live, or for its targets.",
+        ),
     ] = None,
 ) -> None:
     """Play requests with several policies, and see which one keeps the most deadlines."""
