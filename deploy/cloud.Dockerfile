@@ -15,7 +15,7 @@ RUN apt-get update \
     && useradd --create-home --uid 1000 --shell /bin/bash ray \
     && install --directory --owner ray /var/lib/laxity
 
-COPY pyproject.toml README.md LICENSE /src/
+COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY configs /src/configs
 COPY edge_agent /src/edge_agent
 COPY policies /src/policies

@@ -17,29 +17,29 @@ from edge_agent.hardware import Hardware, describe, probe, to_dict
 from edge_agent.ray_settings import set_ray_environment
 from edge_agent.rebirth import end_past_life
 from edge_agent.terminal import DeviceBars, on_signals, whole_lines
+from scheduler.cli_help import SETTINGS, Prose, examples
 from scheduler.config import Config, ConfigError, load_config
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent
 
-_EXAMPLES = """
-Examples:
-
-  edge_agent                          serve ./models on what this box has
-
-  edge_agent --config edge.yaml       as the file says; see configs/edge.yaml
-
-  edge_agent --config edge.yaml --join 10.0.0.7:8702
-                                      and share work with that box and those it knows
-
-  edge_agent --probe                  say what this box has, and stop
-"""
-
 app = typer.Typer(add_completion=False)
 console = whole_lines()
 
 
-@app.command(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@app.command(
+    cls=Prose,
+    context_settings=SETTINGS,
+    epilog=examples(
+        ("edge_agent", "serve ./models on what this box has"),
+        ("edge_agent --config edge.yaml", "as the file says; see configs/edge.yaml"),
+        (
+            "edge_agent --config edge.yaml --join 10.0.0.7:8702",
+            "share work with that box and those it knows",
+        ),
+        ("edge_agent --probe", "say what this box has, and stop"),
+    ),
+)
 def serve(
     config: Annotated[
         Path | None, typer.Option(help="YAML file; `laxity config schema` documents it.")

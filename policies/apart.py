@@ -58,12 +58,7 @@ class Apart:
     def late(self) -> list[Request]:
         """What the preferred targets would not finish in time, were nothing to come any more."""
         self._outlook.look(self.view)
-        late = plan(self._outlook).late
-        for kind, queue in self.view.queues.items():
-            earliest_ns = self._outlook.earliest_ns(kind)
-            due = queue if earliest_ns is None else queue.due(earliest_ns)
-            late.extend(request for request in due if request.accept_late)
-        return late
+        return plan(self._outlook).unplaced
 
     def share_ns(self, kind: RequestClass) -> float:
         """The time that the preferred targets together need for each request in full batches."""

@@ -15,9 +15,9 @@ Rule, in five parts:
 * Dropping. What no target can finish in time any more is dropped at once.
 * Costs. A target that is paid for, by the request or the second, or on whose slow way inputs may be
   made smaller, gets only what the others would not finish in time, played ahead in (priority,
-  deadline) order; until then that waits. For a second after something had to be refused or dropped
-  that the others could do if there were nothing else, costs don't count. Energy never does: a
-  device that draws some is used like any other. (`cheapest` weighs energy as well.)
+  deadline) order; until then that waits. For a second after something had to be refused, dropped or
+  left to be late that the others could do if there were nothing else, costs don't count. Energy
+  never does: a device that draws some is used like any other. (`cheapest` weighs energy as well.)
 * Other boxes. They get what would be late here, before what is paid for does. While much more
   comes in than a box could do itself, they are used like devices of its own instead.
 
@@ -51,8 +51,8 @@ CALM = 0.05
 that a backlog without urgent deadlines is served in the batches that get most done."""
 
 RELIEF_NS = 1_000_000_000
-"""For so long after something had to be refused or dropped, costs don't count: the targets that
-cost nothing are not enough, whatever the plan says of what waits now."""
+"""For so long after something had to be refused, dropped or left to be late, costs don't count: the
+targets that cost nothing are not enough, whatever the plan says of what waits now."""
 
 PATIENCE_NS = 5_000_000
 """The least time until it is looked again at what waits for targets that cost nothing."""
@@ -123,6 +123,8 @@ class Alone:
         )
 
     def _evictions(self) -> Iterator[Drop]:
+        if self._outlook.some_dear and self._outlook.some_late():
+            self._fell_short()
         drops = list(self._outlook.doomed())
         if not drops:
             return

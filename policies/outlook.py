@@ -191,6 +191,15 @@ class Outlook:
                     late_ms = (earliest_ns - request.deadline_ns) / 1e6
                     yield Drop(request, f"would be {late_ms:.1f} ms late at the earliest", budgets)
 
+    def some_late(self) -> bool:
+        """Whether something waits that no target can finish in time any more, and may be late."""
+        return any(
+            request.accept_late
+            for queue in self._lost()
+            if (earliest_ns := self.earliest_ns(queue.kind)) is not None
+            for request in queue.due(earliest_ns)
+        )
+
     def late_welcome(self, target: TargetState) -> Place | None:
         """A batch of requests that will be late, for a target that has nothing else to do.
 

@@ -78,11 +78,16 @@ class Plan:
     Attributes:
         batches: In the order in which they were thought of; those of one target in the order
             in which it would run them.
-        late: The requests that would find no place in time, unless they may be late.
+        unplaced: The requests that would find no place in time, also those that may be late.
     """
 
     batches: list[Planned] = field(default_factory=list)
-    late: list[Request] = field(default_factory=list)
+    unplaced: list[Request] = field(default_factory=list)
+
+    @property
+    def late(self) -> list[Request]:
+        """The requests that would find no place in time, unless they may be late."""
+        return [request for request in self.unplaced if not request.accept_late]
 
     def next_on(self, target_id: str) -> Planned | None:
         """What a target would run first."""
@@ -114,8 +119,7 @@ def plan(outlook: Outlook, cost: Cost | None = None, without: Collection[int] = 
         bids = outlook.bids(request.kind)
         batch = _joined(request, bids, last, cost) or _begun(request, bids, free_ns, cost)
         if batch is None:
-            if not request.accept_late:
-                found.late.append(request)
+            found.unplaced.append(request)
             continue
         if not batch.requests:
             found.batches.append(batch)

@@ -250,7 +250,9 @@ Durable = Annotated[
 Variant = Annotated[
     str | None, typer.Option(help="The variant that must run.", show_default="the policy chooses")
 ]
-Priority = Annotated[int, typer.Option(min=0, max=LOWEST_PRIORITY, help="0 goes first.")]
+Priority = Annotated[
+    int, typer.Option(min=0, max=LOWEST_PRIORITY, metavar="N", help="0 goes first.")
+]
 AcceptLate = Annotated[
     bool, typer.Option("--accept-late", help="Take a result after the deadline too.")
 ]

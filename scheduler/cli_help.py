@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import typer
 from rich.cells import cell_len
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 """What every command has in common."""
@@ -47,6 +48,16 @@ def given(ctx: typer.Context) -> dict[str, str]:
 def _source(ctx: typer.Context, name: str) -> str:
     source = ctx.get_parameter_source(name)
     return source.name if source else ""
+
+
+class Prose(TyperCommand):
+    """A command with more to say than a line: Typer would break it where the source does."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As Typer does, with each paragraph as long as the terminal is wide."""
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        self.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        super().format_help(ctx, formatter)
 
 
 class TwoWordCommands(TyperGroup):

@@ -39,7 +39,7 @@ _LOOK_S = 1.0
             "the round trips of a recording",
         ),
         (
-            "laxity replay link --up-from lte.up --down-from lte.down --to unix:///run/l.sock",
+            "laxity replay link --to 127.0.0.1:8700 --up-from lte.up --down-from lte.down",
             "what a cell carried each way",
         ),
         (

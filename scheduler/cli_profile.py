@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from scheduler.cli_box import AsJson, print_json
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import SETTINGS, Prose, examples
 from scheduler.cli_inputs import InputProblem
 from scheduler.cli_tables import figure, plain_table
 from scheduler.config import Config, ConfigError, DeviceConfig, load_config
@@ -29,6 +29,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command(
     name="profile",
+    cls=Prose,
     context_settings=SETTINGS,
     epilog=examples(
         ("laxity profile --config edge.yaml", "before the box starts, which then knows it all"),

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import SETTINGS, Prose, examples
 from scheduler.cli_inputs import InputProblem
 from scheduler.pulling import pull, source_of
 from workers.model_yaml import NAME_PATTERN
@@ -26,6 +26,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command(
     name="pull",
+    cls=Prose,
     context_settings=SETTINGS,
     epilog=examples(
         (
@@ -50,9 +51,9 @@ def pull_model(
         ),
     ],
     models: Annotated[Path, typer.Option(help="The repository to put it into.")] = Path("models"),
-    max_mb: Annotated[int, typer.Option(min=1, help="Larger ones are refused, in 10^6 bytes.")] = (
-        4000
-    ),
+    max_mb: Annotated[
+        int, typer.Option(min=1, metavar="MB", help="Larger ones are refused, in 10^6 bytes.")
+    ] = (4000),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Take a model from another box or a folder elsewhere, verified by SHA-256.

@@ -66,7 +66,7 @@ def replay(
             metavar="FILE|live|URL",
             help="The targets: a fleet (YAML), a table of profiles (CSV), a journal's, or a "
             "running box.",
-            show_default="the journal's own, or `live`",
+            show_default="the source's own, else `live`",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Play with so many seeds.")] = 1,
@@ -78,23 +78,40 @@ def replay(
             show_default="the workload's own",
         ),
     ] = None,
-    rate_scale: Annotated[float, typer.Option(min=0.001, help="Multiplies a trace's rate.")] = 1.0,
-    speed: Annotated[float, typer.Option(min=0.001, help="Plays a trace so much faster.")] = 1.0,
+    rate_scale: Annotated[
+        float, typer.Option(min=0.001, metavar="X", help="Multiplies a trace's rate.")
+    ] = 1.0,
+    speed: Annotated[
+        float, typer.Option(min=0.001, metavar="X", help="Plays a trace so much faster.")
+    ] = 1.0,
     slice_: Annotated[
-        str | None, typer.Option("--slice", metavar="FROM:TO", help="Seconds of a trace.")
+        str | None,
+        typer.Option("--slice", metavar="FROM:TO", help="Only these seconds of a trace."),
     ] = None,
     format_: Annotated[
-        str | None, typer.Option("--format", help="The format of a trace.", show_default="told")
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="The format of a trace.",
+            show_default="its first line tells",
+        ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Of a trace's requests.", show_default="the first by name"),
+        typer.Option(
+            metavar="NAME",
+            help="The model that a trace's requests are for.",
+            show_default="the first by name",
+        ),
     ] = None,
     deadline_ms: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="MS", help="Their deadline, in place of a trace's own."),
+        typer.Option(min=0.001, metavar="MS", help="Their deadline, in place of the trace's own."),
     ] = None,
-    requests: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most.")] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Play so many at most.")
+    ] = None,
     only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
     jobs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Processes that play, or send to a running box.")
@@ -116,10 +133,18 @@ def replay(
         Path | None, typer.Option(metavar="FILE.svg", help="Draw what is on time over the loads.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Demand of the core what a journal has of it.")
+        bool,
+        typer.Option(
+            "--verify", help="Play a journal through the core again, and demand the same commands."
+        ),
     ] = False,
     url: Annotated[
-        str | None, typer.Option(envvar="LAXITY_URL", help="The box, with --against live.")
+        str | None,
+        typer.Option(
+            envvar="LAXITY_URL",
+            metavar="URL",
+            help="The box: with --against live, or for its targets.",
+        ),
     ] = None,
 ) -> None:
     """Play requests with several policies, and see which one keeps the most deadlines."""

@@ -35,7 +35,7 @@ TaskId = Annotated[str, typer.Argument(help="As `laxity infer --durable` printed
     ),
 )
 def list_(
-    count: Annotated[int, typer.Option(min=0, max=250, help="How many at most.")] = 20,
+    count: Annotated[int, typer.Option(min=0, max=250, metavar="N", help="How many at most.")] = 20,
     before: Annotated[
         str | None, typer.Option(metavar="ID", help="Those submitted before this one.")
     ] = None,

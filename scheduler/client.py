@@ -161,7 +161,8 @@ class Client:
             variant: The variant that must run; otherwise the policy chooses.
             priority: RFC 9218 urgency, 0 (first) to 7.
             weight: What a result in time is worth beside others of the same priority.
-            accept_late: Also deliver a result that comes after the deadline, as `late`.
+            accept_late: Also deliver a result that comes after the deadline, as `late`. What has
+                not begun by then ends with `DeadlineExpired` all the same.
             exact: Only a result of these very inputs: not made smaller for a slow link, and not
                 that of a nearly equal frame, where the model's owner allows either. A durable
                 task always is.

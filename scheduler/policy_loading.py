@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -65,6 +66,24 @@ def find_policy(name: str) -> PolicyFactory:
         f"policy {name!r} is not known{hint(name, known)}; there are {', '.join(known)}; "
         "or name one as 'module:Class' or 'path/to/file.py:Class'"
     )
+
+
+def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
+    """The files that a policy and those that it wraps are read from, with what they hold now.
+
+    Args:
+        name: As in `load_policy`.
+        options: The same.
+    """
+    where = name.rpartition(":")[0] if ":" in name else name
+    path = Path(os.path.expanduser(where))
+    found = {path: path.read_bytes()} if where.endswith(".py") and path.is_file() else {}
+    for key, value in options.items():
+        if isinstance(value, Mapping) and "name" in value:
+            found |= files_of(str(value["name"]), value)
+        elif key == "inner" and isinstance(value, str):
+            found |= files_of(value, {})
+    return found
 
 
 def _file(name: str, path: Path) -> ModuleType:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from policies import POLICIES
+from replay.fleet_file import DeviceFile, FleetFile, LinkFile, ModelProfile
 from replay.readers import FORMATS
+from replay.workloads.mix import MixEntry
+from replay.workloads.processes import PROCESSES
 from scheduler.config import load_config
 from workers.model_yaml import parse_model_file
+from workers.runtimes.emulated import EmulatedOptions
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
@@ -20,6 +27,7 @@ DOCUMENTS = sorted(
         ROOT / "policies" / "README.md",
     ]
 )
+REPLAY = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
 BOX = (ROOT / "docs" / "box.md").read_text(encoding="utf-8")
 
 
@@ -62,6 +70,38 @@ def test_the_files_that_a_box_is_told_to_have_are_right(tmp_path):
 
 
 def test_each_format_of_a_trace_is_described():
-    replay = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
-    table = replay.partition("| format of a trace |")[2].partition("\n\n")[0]
+    table = REPLAY.partition("| format of a trace |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)`", table, re.M) == list(FORMATS)
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_each_process_is_described_with_its_keys(name):
+    (row,) = re.findall(rf"^\| .*`{name}`.*$", REPLAY.partition("| process |")[2], re.M)
+    keys = signature(PROCESSES[name]).parameters
+    assert [key for key in keys if f"`{key}`" not in row] == []
+
+
+@pytest.mark.parametrize("file", [MixEntry, FleetFile, DeviceFile, LinkFile, ModelProfile])
+def test_each_key_of_a_workload_and_of_a_fleet_is_told(file):
+    keys = [each.name for each in fields(file)] if file is MixEntry else file.model_fields
+    # A fleet's own name is that of its file.
+    missing = [key for key in keys if not re.search(rf"\b{key}\b", REPLAY) and key != "name"]
+    assert missing == []
+
+
+def test_each_option_of_an_emulated_device_is_told():
+    told = REPLAY.partition("## A cloud that isn't there")[2].partition("\n## ")[0]
+    assert [key for key in EmulatedOptions.model_fields if not re.search(rf"\b{key}\b", told)] == []
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_each_option_of_a_policy_is_told_with_its_default(name):
+    text = (ROOT / "policies" / "README.md").read_text(encoding="utf-8")
+    for option in signature(POLICIES[name]).parameters.values():
+        (row,) = re.findall(rf"^\| `{option.name}` \|.*$", text, re.M)
+        _, _, of, _, default, _ = row.split("|")
+        assert "all" in of or f"`{name}`" in of
+        if option.default is not None:
+            usual, _, others = default.partition(";")
+            own = re.search(rf"`{name}` (\S+?)(,|$)", others.strip())
+            assert float(own[1] if own else usual) == option.default

@@ -12,6 +12,7 @@ from scheduler.config import (
     Config,
     DeviceConfig,
     DoorsConfig,
+    DurableConfig,
     JournalConfig,
     LimitsConfig,
     ListenConfig,
@@ -180,7 +181,8 @@ class CloudConfig(Section):
     def of_replica(self, socket: Path) -> Config:
         """What the scheduler of a replica is told, which listens on a unix socket alone.
 
-        It keeps no journal: replicas come and go, and so would their files.
+        It keeps no journal: replicas come and go, and so would their files. Nor durable tasks: HTTP
+        has none, and of the replicas that share the folder one alone could.
         """
         return Config(
             site=self.name,
@@ -193,6 +195,7 @@ class CloudConfig(Section):
             drain_s=self.drain_s,
             state_dir=self.state_dir,
             journal=JournalConfig(enabled=False),
+            durable=DurableConfig(enabled=False),
             tenants_file=self.tenants_file,
             token_file=self.token_file,
             log=self.log,

@@ -18,6 +18,7 @@ from replay.results import RunResult
 
 _CASES_ON_TERMINAL = 12
 _WIDE, _NARROW = 140, 100
+_MOST_LEFT_OUT = 2
 _POLICY_WIDTH = 8
 """The least width of a policy's name, which goes on in the next line where it is longer."""
 
@@ -179,31 +180,44 @@ def print_table(
 
 
 def _blocks(found: Study, width: int) -> list[Table]:
-    """A table per case, their columns aligned; what does not fit is left out.
+    """A table per case, their columns aligned; what does not fit is left out."""
+    least = 0 if width >= _WIDE else 1 if width >= _NARROW else _MOST_LEFT_OUT
+    for left_out in range(least, _MOST_LEFT_OUT + 1):
+        heads, blocks = _told(found, left_out)
+        down = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
+        widths = [max(map(len, column)) for column in down]
+        padding = int(left_out < _MOST_LEFT_OUT)
+        # Of a line, the box takes a place at each end and between columns.
+        taken = sum(widths[1:]) + len(widths) + 1 + 2 * padding * len(widths)
+        if taken + min(widths[0], _POLICY_WIDTH) <= width:
+            break
+    widths[0] = min(widths[0], max(_POLICY_WIDTH, width - taken))
+    return [_block(name, heads, widths, rows, padding) for name, rows in blocks]
 
-    Intervals other than that of the share on time go first, then the share that failed and energy.
+
+def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
+    """The heads, and by case the rows.
+
+    Args:
+        found: The runs.
+        left_out: 1 leaves out all intervals but that of the share on time, 2 also the share that
+            failed and energy.
     """
     titles = [column.title for column in columns(found)]
-    if width < _WIDE:
+    if left_out:
         titles = [title.removesuffix(" %") for title in titles]
-    kept = [i for i in range(len(titles)) if width >= _NARROW or titles[i] not in _NOT_IF_NARROW]
+    few = left_out == _MOST_LEFT_OUT
+    kept = [i for i, title in enumerate(titles) if not few or title not in _NOT_IF_NARROW]
     blocks: list[tuple[str, list[list[str]]]] = []
     for name, case in _shown(found):
         rows = []
         for policy in found.policies:
             row = cells(found, policy, case)
-            if width < _WIDE:
+            if left_out:
                 row[1:] = [cell.split(" ±")[0] for cell in row[1:]]
             rows.append([policy, *(row[index] for index in kept)])
         blocks.append((name, rows))
-    heads = ["policy", *(titles[index] for index in kept)]
-    down = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
-    widths = [max(map(len, column)) for column in down]
-    padding = 0 if width < _NARROW else 1
-    # Of a line, the box takes a place at each end and between columns.
-    taken = sum(widths[1:]) + len(widths) + 1 + 2 * padding * len(widths)
-    widths[0] = min(widths[0], max(_POLICY_WIDTH, width - taken))
-    return [_block(name, heads, widths, rows, padding) for name, rows in blocks]
+    return ["policy", *(titles[index] for index in kept)], blocks
 
 
 def _shown(found: Study) -> list[tuple[str, Case | None]]:

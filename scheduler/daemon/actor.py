@@ -22,6 +22,7 @@ from scheduler.config import (
     Address,
     Config,
     ConfigError,
+    PolicyConfig,
     load_config,
     parse_address,
 )
@@ -38,7 +39,7 @@ from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.task_door import TaskDoor
-from scheduler.policy_loading import load_policy
+from scheduler.policy_loading import files_of, load_policy
 from scheduler.result import Result
 from scheduler.tenants import load_access, read_token
 from scheduler.wire import FrameLimits
@@ -91,6 +92,7 @@ class SchedulerProcess:
         self._config_file, self._over = config_file, over
         # A scheduler that Ray brought back begins with what the file says by now.
         self._config, self._not_taken = _reloaded(config, config_file, over)
+        self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True).start()
@@ -194,9 +196,8 @@ class SchedulerProcess:
 
     async def _reload(self) -> None:
         new, self._not_taken = _reloaded(self._config, self._config_file, self._over)
-        # One that failed is tried again: its file may have been mended.
-        if new.policy != self._config.policy or self._driver.fell_back:
-            self._driver.swap_policy(new.policy.name, new.policy.options)
+        if new is not self._config:  # one with mistakes changes nothing
+            self._take_policy(new.policy)
         self._config = new
         if self._tls is not None and new.tls is not None:
             try:
@@ -209,6 +210,14 @@ class SchedulerProcess:
             self._take_not("tokens", error)
             return
         self._door.take_access(access)
+
+    def _take_policy(self, policy: PolicyConfig) -> None:
+        files = files_of(policy.name, policy.options)
+        # One that failed is tried again: what it needs may be there by now.
+        is_new = policy != self._config.policy or files != self._policy_files
+        if is_new or self._driver.fell_back:
+            self._driver.swap_policy(policy.name, policy.options)
+            self._policy_files = files
 
     def _take_not(self, what: str, error: ConfigError) -> None:
         log.error(f"{what} not taken over", error=str(error))

@@ -305,6 +305,36 @@ def test_a_policy_that_failed_is_tried_again_when_the_file_is_saved(lasting: Run
         lasting.write_config(policy={"name": "goodput"})
 
 
+def test_a_policys_own_file_is_read_again_when_the_configuration_is_saved(
+    lasting: RunningAgent,
+) -> None:
+    file = lasting.folder / "changing.py"
+    policy = "from policies.edf import Edf\n\n\nclass Own(Edf):\n    {}\n"
+    file.write_text(policy.format("pass"))
+    lasting.write_config(policy={"name": "spill", "inner": str(file)})
+    with Client(lasting.url) as client:
+        while client.status()["policy"]["name"] != "spill":
+            threading.Event().wait(0.01)
+        assert client.infer("relu", X, deadline_ms=5000).outcome == "completed"
+        file.write_text(policy.format("def decide(self, view):\n        raise OSError('changed')"))
+        lasting.write_config()
+        while not any("changed" in line for line in lasting.lines):
+            assert client.infer("relu", X, deadline_ms=5000).outcome == "completed"
+        while client.status()["policy"]["name"] != "goodput":
+            threading.Event().wait(0.01)
+        # One with mistakes changes nothing, and what is saved after it is still read.
+        file.write_text("class Own(:\n")
+        lasting.write_config()
+        while not any("SyntaxError" in problem for problem in client.status()["not_taken_over"]):
+            threading.Event().wait(0.01)
+        lasting.write_config(policy={"name": "fcfs"})
+        while client.status()["policy"]["name"] != "fcfs":
+            threading.Event().wait(0.01)
+        lasting.write_config(policy={"name": "goodput"})
+        while client.status()["policy"]["name"] != "goodput":
+            threading.Event().wait(0.01)
+
+
 def test_a_second_agent_is_refused_and_says_why(lasting: RunningAgent) -> None:
     second = subprocess.run(
         [sys.executable, "-m", "edge_agent", "--config", str(lasting.config_file)],

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,12 @@ def test_the_example_names_every_key_with_its_default() -> None:
     }
     text = file.read_text()
     assert [name for name in CloudConfig.model_fields if f"{name}:" not in text] == []
+
+
+def test_replicas_open_no_files_that_only_one_of_them_can_have(tmp_path: Path) -> None:
+    replica = config(tmp_path).of_replica(tmp_path / "native.sock")
+    assert not replica.journal.enabled
+    assert not replica.durable.enabled
 
 
 def test_a_boxs_configuration_is_another_file() -> None:
@@ -179,6 +188,24 @@ def test_image_and_manifest_have_the_same_ray_and_the_image_all_packages() -> No
     packages = re.search(r"\[tool\.hatch\.build\.targets\.wheel\]\npackages = (.*)", pyproject())
     assert packages is not None
     assert copied == set(json.loads(packages[1]))
+
+
+def test_what_the_image_copies_can_be_installed(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    for line in re.findall(r"^COPY (.+)$", DOCKERFILE.read_text(), re.MULTILINE):
+        *copied, place = line.split()
+        for name in copied:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, tmp_path / place.strip("/"))
+            else:
+                source.mkdir(exist_ok=True)
+                shutil.copy(ROOT / name, source)
+    build = "from hatchling.build import build_wheel; build_wheel('..')"
+    ended = subprocess.run(
+        [sys.executable, "-c", build], cwd=source, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert list(tmp_path.glob("laxity-*.whl"))
 
 
 def pyproject() -> str:

@@ -19,7 +19,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.events import BatchDone, TargetUp
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.driver import Driver
-from scheduler.policy_loading import load_policy
+from scheduler.policy_loading import files_of, load_policy
 from tests.core.world import MS, of, request, submit, target
 
 EXAMPLE = Path(__file__).parents[2] / "examples/policies/shortest_job_first.py"
@@ -67,6 +67,16 @@ def test_a_file_is_read_anew(own):
     own.write_text(OWN.replace("depth: int = 3)", "depth: int = 4)"))
     changed: Any = load_policy(str(own))
     assert changed.options.depth == 4
+
+
+def test_the_files_of_a_policy_are_its_own_and_those_of_what_it_wraps(own):
+    other = own.with_name("other.py")
+    other.write_text("…")
+    both = {own: own.read_bytes(), other: other.read_bytes()}
+    assert files_of("goodput", {"quantile": 0.9}) == {}
+    assert files_of(f"{own}:Own", {"inner": {"name": "hedge", "inner": str(other)}}) == both
+    other.unlink()
+    assert files_of(str(own), {"inner": str(other)}) == {own: own.read_bytes()}
 
 
 def test_a_module_and_a_class_are_a_policy(own, monkeypatch):

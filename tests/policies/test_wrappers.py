@@ -197,6 +197,24 @@ def test_spilling_saves_what_the_box_alone_would_lose():
     assert in_time(Spill(), slow, cloud) > 1.3 * in_time(Goodput(), slow)
 
 
+@pytest.mark.parametrize("policy", [Goodput, Spill])
+@pytest.mark.parametrize("per_ms", [0.25, 0.5, 1.0])
+def test_who_takes_late_results_too_is_sent_away_and_in_time_as_often(policy, per_ms):
+    def in_time(accept_late: bool) -> int:
+        def service_ns(run: Dispatch) -> int:
+            size = len(run.request_ids)
+            return (3 + 2 * size) * MS if run.target_id == "cpu:0" else 10 * MS + size * MS // 2
+
+        cloud = replace(CLOUD, width=1, slots=2)
+        specs = target("cpu:0", offer(base_ms=3, item_ms=2)), cloud
+        arrivals = (replace(a, accept_late=accept_late) for a in poisson(4, 800, per_ms))
+        return sum(
+            ending.in_time for ending in Simulator(policy(), specs, service_ns).run(arrivals)
+        )
+
+    assert in_time(accept_late=True) > 0.95 * in_time(accept_late=False)
+
+
 @pytest.mark.parametrize("inner", sorted(set(POLICIES) - {"spill"}))
 @pytest.mark.parametrize("wrapper", ["hedge", "proactive_drop", "spill"])
 def test_wrappers_keep_the_laws_around_any_policy(wrapper, inner):

@@ -21,6 +21,7 @@ from replay.report.lines import Point
 from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import estimate
 from replay.report.svg import count_axis, spread, ticks
+from replay.report.table import cells, columns
 from replay.results import Row, Rows, RunResult, Sample
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -361,6 +362,19 @@ class TestTerminal:
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= width
         assert "mean of 3 cases" in text
+
+    @pytest.mark.parametrize("width", [80, 100, 110, 120, 139, 140, 150, 160, 200])
+    def test_nothing_is_cut_off_where_energy_is_told_and_intervals_are_wide(self, width):
+        runs = sweep("goodput", "edf_admit")
+        for run in runs:
+            run.energy_j, run.cost = 12_345.6 * run.seed, 123.4 / run.seed
+        found = study(runs)
+        titles = {word for column in columns(found) for word in column.title.split()}
+        *_, means = printed(runs, width).partition("mean of 3 cases")
+        heads, *rows = [line.split() for line in means.splitlines() if re.search(r"\w", line)][:3]
+        assert {"time", "expired", "cost"} <= set(heads) <= titles | {"policy"}
+        for policy, *told in rows:
+            assert set(told) <= {word for cell in cells(found, policy) for word in cell.split()}
 
     def test_a_long_name_goes_on_in_the_next_line_and_costs_no_column(self):
         text = printed(sweep("spill?budget_per_hour=0.5", "edf"), 80)
