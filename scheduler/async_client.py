@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -13,7 +12,6 @@ from typing import Any, Literal, overload
 from scheduler.address import default_url, parse_address
 from scheduler.call import (
     DEFAULT_PRIORITY,
-    checked_concurrency,
     infer_call,
     milliseconds,
     no_task_id,
@@ -21,6 +19,7 @@ from scheduler.call import (
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange import Exchange
+from scheduler.frames import async_results, checked_concurrency
 from scheduler.result import Result
 from scheduler.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
 
@@ -202,47 +201,36 @@ class AsyncClient:
         result: Result = await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
         return result
 
-    async def map(
+    def map(
         self,
         model: str,
-        frames: Iterable[Any],
+        frames: Iterable[Any] | AsyncIterable[Any],
         *,
         deadline_ms: float,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
         **options: Any,
     ) -> AsyncIterator[Any]:
-        """Results of many frames, in order; see `scheduler.Client.map`."""
+        """Results of many frames, in order; see `scheduler.Client.map`.
+
+        Frames may come from an asynchronous iterable; while one is waited for, results are told.
+        """
         checked_concurrency(concurrency)
-        window: deque[asyncio.Future[Result]] = deque()
-        todo = iter(frames)
-        try:
-            while True:
-                while len(window) < concurrency:
-                    try:
-                        frame = next(todo)
-                    except StopIteration:
-                        break
-                    inputs = frame
-                    if not isinstance(frame, Mapping):
-                        inputs = {await self._input_name(model): frame}
-                    try:
-                        future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
-                    except InvalidInput as error:  # In its turn, after the frames before it.
-                        future = asyncio.get_running_loop().create_future()
-                        future.set_exception(error)
-                    window.append(future)
-                if not window:
-                    return
-                try:
-                    yield await window.popleft()
-                except Exception as error:
-                    if not return_exceptions:
-                        raise
-                    yield error
-        finally:
-            for future in window:
-                future.cancel()
+
+        async def send(frame: Any) -> asyncio.Future[Any]:
+            inputs = frame
+            if not isinstance(frame, Mapping):
+                inputs = {await self._input_name(model): frame}
+            future: asyncio.Future[Any]
+            try:
+                answer = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+                future = asyncio.ensure_future(answer)
+            except InvalidInput as error:  # Told in its turn, after the frames before it.
+                future = asyncio.get_running_loop().create_future()
+                future.set_exception(error)
+            return future
+
+        return async_results(frames, send, concurrency, return_exceptions)
 
     async def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
         """The models of the box, by name; docs/protocol.md has their fields."""

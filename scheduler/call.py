@@ -310,17 +310,6 @@ def no_task_id(value: Any) -> None:
         )
 
 
-def checked_concurrency(value: Any) -> int:
-    """How many requests of a `map` may be in flight.
-
-    Raises:
-        InvalidInput: Not an integer from 1.
-    """
-    if type(value) is not int or value < 1:
-        raise InvalidInput(f"concurrency is an integer from 1, not {value!r}")
-    return value
-
-
 def only_input(model: str, models: Mapping[str, Any]) -> str:
     """The name of a model's input, where it has one; `models` is the answer to that question.
 

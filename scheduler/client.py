@@ -7,7 +7,6 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
@@ -20,7 +19,6 @@ from scheduler.address import default_url, parse_address
 from scheduler.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
 from scheduler.call import (
     DEFAULT_PRIORITY,
-    checked_concurrency,
     infer_call,
     milliseconds,
     no_task_id,
@@ -28,6 +26,7 @@ from scheduler.call import (
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange import Exchange
+from scheduler.frames import checked_concurrency, results
 from scheduler.request_future import RequestFuture, check_may_wait
 from scheduler.result import Result
 from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
@@ -235,13 +234,14 @@ class Client:
         return_exceptions: bool = False,
         **options: Any,
     ) -> Iterator[Any]:
-        """Results of many frames, in order.
+        """Results of many frames, in order: each once it is there and the next frame was sent.
 
         Args:
             model: The model's name.
             frames: Dicts as for `submit`, or arrays where the model has one input.
             deadline_ms: For each frame, from when it is sent.
-            concurrency: How many frames are in flight at most.
+            concurrency: How many frames are in flight at most; 1 gives each result before the next
+                frame is asked for.
             return_exceptions: Yield the error of a frame in its place instead of raising it.
             **options: Those of `submit`.
 
@@ -251,42 +251,18 @@ class Client:
                 sent; what is in flight is cancelled.
         """
         checked_concurrency(concurrency)
-        return self._map(model, frames, deadline_ms, concurrency, return_exceptions, options)
 
-    def _map(
-        self,
-        model: str,
-        frames: Iterable[Any],
-        deadline_ms: float,
-        concurrency: int,
-        return_exceptions: bool,
-        options: dict[str, Any],
-    ) -> Iterator[Any]:
-        window: deque[Future[Result]] = deque()
-        todo = iter(frames)
-        more = True
-        try:
-            while more or window:
-                while more and len(window) < concurrency:
-                    try:
-                        frame = next(todo)
-                    except StopIteration:
-                        more = False
-                        break
-                    inputs = self._named(model, frame)
-                    try:
-                        future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
-                    except InvalidInput as error:  # In its turn, after the frames before it.
-                        future = Future()
-                        future.set_exception(error)
-                    window.append(future)
-                if window:
-                    outcome = _outcome_of(window[0], return_exceptions)
-                    window.popleft()
-                    yield outcome
-        finally:
-            for future in window:
-                future.cancel()
+        def send(frame: Any) -> Future[Result]:
+            inputs = self._named(model, frame)
+            future: Future[Result]
+            try:
+                future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+            except InvalidInput as error:  # Told in its turn, after the frames before it.
+                future = Future()
+                future.set_exception(error)
+            return future
+
+        return results(frames, send, concurrency, return_exceptions)
 
     def cancel(self, future: Future[Result]) -> bool:
         """Cancels a request, as `future.cancel()` does; False when it has already ended."""
@@ -382,15 +358,6 @@ def _waited_for(future: Future[Any]) -> Any:
     except BaseException:
         future.cancel()  # for nobody waits any more; what has ended stays as it is
         raise
-
-
-def _outcome_of(future: Future[Result], return_exceptions: bool) -> Any:
-    try:
-        return future.result()
-    except Exception as error:
-        if not return_exceptions:
-            raise
-        return error
 
 
 def _run(loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
