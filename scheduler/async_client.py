@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -144,7 +144,7 @@ class AsyncClient:
         priority: int = DEFAULT_PRIORITY,
         durable: Literal[True],
         id: str | None = None,
-    ) -> Awaitable[AsyncTask]: ...
+    ) -> Coroutine[Any, Any, AsyncTask]: ...
 
     def submit(
         self,
@@ -160,7 +160,7 @@ class AsyncClient:
         exact: bool = False,
         durable: bool = False,
         id: str | None = None,
-    ) -> asyncio.Future[Result] | Awaitable[AsyncTask]:
+    ) -> asyncio.Future[Result] | Coroutine[Any, Any, AsyncTask]:
         """Sends a request; the deadline counts from this call.
 
         Args and errors are those of `scheduler.Client.submit`. A durable task is to be awaited: it
@@ -195,10 +195,16 @@ class AsyncClient:
         return AsyncTask(self, await self.carry_out(plan))
 
     async def infer(
-        self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        **options: Any,
     ) -> Result:
         """Sends a request and waits for its result; options are those of `submit`."""
-        result: Result = await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        answer = await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        result: Result = await answer.result() if isinstance(answer, AsyncTask) else answer
         return result
 
     def map(
@@ -206,7 +212,7 @@ class AsyncClient:
         model: str,
         frames: Iterable[Any] | AsyncIterable[Any],
         *,
-        deadline_ms: float,
+        deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
         **options: Any,

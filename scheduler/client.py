@@ -209,7 +209,12 @@ class Client:
         return future
 
     def infer(
-        self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        **options: Any,
     ) -> Result:
         """Sends a request and waits for its result; options and errors are those of `submit`.
 
@@ -229,7 +234,7 @@ class Client:
         model: str,
         frames: Iterable[Any],
         *,
-        deadline_ms: float,
+        deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
         **options: Any,

@@ -39,6 +39,9 @@ def test_infer_submit_and_questions(box):
             assert [result["image"].item() for result in results] == list(range(99))
             assert (await client.models())["models"][0]["name"] == "digits"
             assert await client.status() == {"site": "test"}
+            assert (await client.infer("digits", image(1), deadline_s=60))["image"] == [1]
+            mapped = client.map("digits", [image(2)], deadline_s=60)
+            assert [result["image"] async for result in mapped] == [[2]]
 
     asyncio.run(main())
     assert box.messages("infer")[0][1]["priority"] == 1

@@ -205,6 +205,13 @@ class TestArguments:
         with pytest.raises(InvalidInput, match=r"deadline_m?s is"):
             client.submit("digits", image(1), deadline_s=deadline_s)
 
+    def test_every_way_to_ask_takes_seconds_and_says_that_a_deadline_is_needed(self, client):
+        assert client.infer("digits", image(1), deadline_s=60)["image"] == [1]
+        assert [r["image"] for r in client.map("digits", [image(2)], deadline_s=60)] == [[2]]
+        for ask in (client.infer, lambda *given: next(client.map(given[0], given[1:]))):
+            with pytest.raises(InvalidInput, match="every request has a deadline, because"):
+                ask("digits", image(1))
+
     @pytest.mark.parametrize("timeout_s", [0, -1, None, "1", [1], math.nan, 1e9, HUGE], ids=short)
     def test_a_timeout_is_a_number_of_seconds(self, client, timeout_s):
         with pytest.raises(InvalidInput, match="timeout_s is"):

@@ -217,6 +217,27 @@ def test_asyncio_has_the_same(box: FakeBox) -> None:
     asyncio.run(scene())
 
 
+def test_infer_waits_for_the_result_of_a_task(box: FakeBox) -> None:
+    def keep(peer: Peer, header: wire.Header) -> None:
+        if header["t"] == "task":
+            accept(peer, header)
+        else:
+            peer.answer({**header, "tensors": image(3)})
+
+    async def scene() -> Any:
+        async with AsyncClient(box.url) as client:
+            submitted = client.submit("digits", image(1), deadline_s=60, durable=True, id="a")
+            assert (await asyncio.create_task(submitted)).id == "a"
+            result = await client.infer("digits", image(1), deadline_s=60, durable=True)
+            return result["image"].tolist()
+
+    box.on_task = keep
+    assert asyncio.run(scene()) == [3.0]
+    with Client(box.url) as threads:
+        result = threads.infer("digits", image(1), deadline_s=60, durable=True)
+        assert result["image"].tolist() == [3.0]
+
+
 def test_people_are_told_of_a_task_in_the_words_of_the_list(box, laxity) -> None:
     status = {**STATUS, "left_ms": 3_517_549, "submitted_unix_ms": 1_795_368_993_139}
     box.on_task = lambda peer, header: reply(peer, header, status)
