@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping
 from itertools import count
 from types import TracebackType
@@ -31,9 +33,10 @@ CONCURRENCY = 64
 class AsyncFuture(asyncio.Future[Any]):
     """What `AsyncClient.submit` returns; cancelling it cancels the request on the box."""
 
-    def __init__(self, exchange: Exchange, call_id: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Belongs to one call of one exchange."""
-        super().__init__(loop=loop)
+    def __init__(self, client: AsyncClient, exchange: Exchange, call_id: int) -> None:
+        """Belongs to one call of a client's exchange."""
+        super().__init__(loop=exchange.loop)
+        self._client = client  # else it closed once its caller let go of it, and this was cancelled
         self._exchange = exchange
         self._call_id = call_id
 
@@ -52,6 +55,9 @@ class AsyncClient:
     opened again and what was in flight is sent again while its budget remains.
 
     Input arrays are not copied: do not change one before its result is there.
+
+    It closes at the end of `async with`, by `close`, or once nobody holds it or a future of it any
+    more.
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
@@ -73,6 +79,14 @@ class AsyncClient:
         self._ids = count(1)
         self._exchange: Exchange | None = None
         self._input_names: dict[str, str] = {}
+
+    def __reduce__(self) -> Any:
+        """No copy in another process would have the connection.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a client can't be pickled: make one in each process")
 
     async def __aenter__(self) -> AsyncClient:
         """Connects within 5 seconds."""
@@ -97,6 +111,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         if self._exchange is None:
             self._exchange = Exchange(loop, self.url, self._token)
+            weakref.finalize(self, _let_go, self._exchange).atexit = False
         if self._exchange.closed:
             raise RuntimeError("the client is closed")
         if self._exchange.loop is not loop:
@@ -174,7 +189,7 @@ class AsyncClient:
             return self._submit_task(accept_plan(id, model, inputs, *options))
         no_task_id(id)
         call_id = next(self._ids)
-        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
+        future = AsyncFuture(self, exchange, call_id)
         exchange.start(
             infer_call(
                 call_id,
@@ -281,7 +296,7 @@ class AsyncClient:
             return await asyncio.sleep(step)
         exchange = self.exchange()
         call_id = next(self._ids)
-        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
+        future = AsyncFuture(self, exchange, call_id)
         exchange.start(step.call(call_id, future))
         return await future
 
@@ -304,3 +319,9 @@ class AsyncClient:
         if model not in self._input_names:
             self._input_names[model] = only_input(model, await self.models())
         return self._input_names[model]
+
+
+def _let_go(exchange: Exchange) -> None:
+    """From any thread: a client is collected wherever its last reference ends."""
+    with contextlib.suppress(RuntimeError):  # a loop that is closed has let go by itself
+        exchange.loop.call_soon_threadsafe(exchange.close)

@@ -38,6 +38,8 @@ class Client:
     Callbacks of its futures run on the thread on which its answers come, so they may submit but not
     wait. A lost connection is opened again, and what was in flight is sent again while its budget
     remains. Input arrays are not copied: do not change one before its result is there.
+
+    It closes at the end of `with`, by `close`, or once nobody holds it or a future of it any more.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ class Client:
             return Task(self, self.carry_out(accept_plan(id, model, inputs, *options)))
         no_task_id(id)
         call_id = next(self._ids)
-        future = RequestFuture(self._exchange, call_id, self._thread)
+        future = RequestFuture(self, self._exchange, call_id, self._thread)
         self._exchange.post(
             infer_call(
                 call_id,
@@ -338,7 +340,7 @@ class Client:
             return time.sleep(step)
         check_may_wait(self._thread)
         call_id = next(self._ids)
-        future = RequestFuture(self._exchange, call_id, self._thread)
+        future = RequestFuture(self, self._exchange, call_id, self._thread)
         self._exchange.post(step.call(call_id, future))
         return _waited_for(future)
 

@@ -34,7 +34,7 @@ from scheduler import (
 )
 from scheduler.errors import ERRORS
 from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 MINUTE_MS = 60_000
 HUGE = 10**400
@@ -356,6 +356,19 @@ class TestCancel:
         gc.collect()
         box.wait("lost")
         assert not [t for t in threading.enumerate() if t.name == "laxity-client"]
+
+    def test_a_request_of_a_dropped_client_has_its_answer(self, box):
+        box.on_infer = ignore
+        future = Client(box.url).submit("digits", image(1), deadline_ms=MINUTE_MS)
+        gc.collect()
+        ((peer, header),) = box.wait("infer")
+        assert not future.done()
+        peer.answer(header)
+        assert future.result()["image"] == [1]
+        del future
+        gc.collect()
+        box.wait("lost")
+        eventually(lambda: "laxity-client" not in {t.name for t in threading.enumerate()})
 
     def test_the_interpreter_exits_with_requests_in_flight(self, box):
         box.on_infer = ignore
