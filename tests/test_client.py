@@ -78,6 +78,9 @@ class TestInfer:
         result = client.infer("digits", image(1), deadline_ms=MINUTE_MS)
         with pytest.raises(KeyError, match="no output 'scores'; there are 'image'"):
             result["scores"]
+        assert "image" in result
+        assert "scores" not in result
+        assert list(result) == ["image"]
 
     def test_large_tensors_go_through(self, client):
         x = np.arange(150_000, dtype=np.float32)
