@@ -239,13 +239,17 @@ class Exchange:
     def _expired(self, call: Call) -> LaxityError:
         budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
         detail = {"budget_ms": budget_ms}
-        if not call.sends and self._connection is None:
+        connection = self._connection
+        if not call.sends and connection is None:
             return self._dialer.unreachable()
         if not call.is_infer:
             return Unavailable(f"{self.url} did not answer within {budget_ms:g} ms", detail)
         where = f"no answer from {self.url}"
-        if not call.sends:
+        if not call.sends and connection is not None:
+            way_ms = connection.overhead.ns / 1e6
             where = "it was not sent yet, because this process was busy"
+            if budget_ms <= way_ms:
+                where = f"the way to {self.url} and back takes {way_ms:.2g} ms by itself"
         elif call.connection is None:
             where = f"the connection to {self.url} was lost: {self._dialer.reason}"
         return DeadlineExpired(f"the deadline of {budget_ms:g} ms passed; {where}", detail)
