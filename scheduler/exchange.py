@@ -243,7 +243,7 @@ class Exchange:
         if not call.sends and connection is None:
             return self._dialer.unreachable()
         if not call.is_infer:
-            return Unavailable(f"{self.url} did not answer within {budget_ms:g} ms", detail)
+            return Unavailable(f"{self.url} did not answer within {budget_ms:.12g} ms", detail)
         where = f"no answer from {self.url}"
         if not call.sends and connection is not None:
             way_ms = connection.overhead.ns / 1e6
@@ -252,7 +252,7 @@ class Exchange:
                 where = f"the way to {self.url} and back takes {way_ms:.2g} ms by itself"
         elif call.connection is None:
             where = f"the connection to {self.url} was lost: {self._dialer.reason}"
-        return DeadlineExpired(f"the deadline of {budget_ms:g} ms passed; {where}", detail)
+        return DeadlineExpired(f"the deadline of {budget_ms:.12g} ms passed; {where}", detail)
 
     def _on_due(self, call_id: int) -> None:
         call = self._calls[call_id]
@@ -431,7 +431,7 @@ def _too_late(call: Call, now_ns: int) -> DeadlineExpired:
     late_ms = (now_ns - call.deadline_ns) / 1e6
     budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
     return DeadlineExpired(
-        f"the result came {late_ms:.3g} ms after the deadline of {budget_ms:g} ms "
+        f"the result came {round(late_ms, 3):.12g} ms after the deadline of {budget_ms:.12g} ms "
         "(accept_late=True would have delivered it)",
         {"budget_ms": budget_ms, "late_ms": late_ms},
     )

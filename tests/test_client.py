@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -275,6 +276,17 @@ class TestDeadline:
             peer.answer(header)
         assert late.result().late
         assert late.result()["image"].tolist() == [1]
+
+    def test_long_times_are_said_in_full(self, box, client, monkeypatch):
+        def answer_half_an_hour_later(peer, header):
+            now_ns = time.monotonic_ns
+            monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns() + 1_800_000_000_000)
+            peer.answer(header)
+
+        box.on_infer = answer_half_an_hour_later
+        said = r"came \d+(\.\d{1,3})? ms after the deadline of 1500000 ms"
+        with pytest.raises(DeadlineExpired, match=said):
+            client.infer("digits", image(1), deadline_ms=1_500_000)
 
     def test_timing_out_does_not_end_the_connection(self, box, client):
         box.on_infer = ignore
