@@ -222,6 +222,30 @@ class AsyncClient:
         result: Result = await answer.result() if isinstance(answer, AsyncTask) else answer
         return result
 
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any] | AsyncIterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> AsyncIterator[Result]: ...
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any] | AsyncIterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> AsyncIterator[Result | Exception]: ...
+
     def map(
         self,
         model: str,
@@ -231,7 +255,7 @@ class AsyncClient:
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
         **options: Any,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncIterator[Result | Exception]:
         """Results of many frames, in order; see `scheduler.Client.map`.
 
         Frames may come from an asynchronous iterable; while one is waited for, results are told.

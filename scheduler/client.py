@@ -231,6 +231,30 @@ class Client:
         result: Result = answer.result() if durable else _waited_for(answer)
         return result
 
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> Iterator[Result]: ...
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> Iterator[Result | Exception]: ...
+
     def map(
         self,
         model: str,
@@ -240,7 +264,7 @@ class Client:
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
         **options: Any,
-    ) -> Iterator[Any]:
+    ) -> Iterator[Result | Exception]:
         """Results of many frames, in order: each once it is there and the next frame was sent.
 
         Args:

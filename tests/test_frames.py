@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import assert_type
 
-from scheduler import AsyncClient, Client, wire
+from scheduler import AsyncClient, Client, Result, wire
 from tests.fake_box import FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
@@ -52,6 +53,21 @@ def test_with_a_concurrency_of_one_a_result_waits_for_no_frame(box: FakeBox) -> 
             assert result["image"].item() == told
             told += 1
     assert told == 5
+
+
+def test_a_type_checker_knows_what_comes(box: FakeBox) -> None:
+    with Client(box.url) as client:
+        for result in client.map("digits", [image(1)], deadline_s=60):
+            assert_type(result, Result)
+        for told in client.map("digits", [image(1)], deadline_s=60, return_exceptions=True):
+            assert_type(told, Result | Exception)
+
+    async def main() -> None:
+        async with AsyncClient(box.url) as client:
+            async for result in client.map("digits", [image(1)], deadline_s=60):
+                assert_type(result, Result)
+
+    asyncio.run(main())
 
 
 def test_durable_tasks_can_be_mapped(box: FakeBox) -> None:
