@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -261,6 +261,7 @@ class AsyncClient:
         Frames may come from an asynchronous iterable; while one is waited for, results are told.
         """
         checked_concurrency(concurrency)
+        ask: Callable[..., Any] = self.infer if options.get("durable") else self.submit
 
         async def send(frame: Any) -> asyncio.Future[Any]:
             inputs = frame
@@ -268,7 +269,7 @@ class AsyncClient:
                 inputs = {await self._input_name(model): frame}
             future: asyncio.Future[Any]
             try:
-                answer = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+                answer = ask(model, inputs, deadline_ms=deadline_ms, **options)
                 future = asyncio.ensure_future(answer)
             except InvalidInput as error:  # Told in its turn, after the frames before it.
                 future = asyncio.get_running_loop().create_future()

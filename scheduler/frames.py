@@ -40,12 +40,12 @@ def checked_concurrency(value: Any) -> int:
 
 def results(
     frames: Iterable[Any],
-    send: Callable[[Any], Future[Any]],
+    send: Callable[[Any], Any],
     concurrency: int,
     return_exceptions: bool,
 ) -> Iterator[Any]:
     """Sends frames and yields their results, in order."""
-    window: deque[Future[Any]] = deque()
+    window: deque[Any] = deque()
 
     def first() -> Any:
         try:
@@ -66,7 +66,8 @@ def results(
             yield first()
     finally:
         for future in window:
-            future.cancel()
+            if isinstance(future, Future):  # and no durable task, which goes on
+                future.cancel()
 
 
 async def async_results(

@@ -70,7 +70,7 @@ def test_a_type_checker_knows_what_comes(box: FakeBox) -> None:
     asyncio.run(main())
 
 
-def test_durable_tasks_can_be_mapped(box: FakeBox) -> None:
+def test_durable_tasks_can_be_mapped_and_go_on(box: FakeBox) -> None:
     def keep(peer: Peer, header: wire.Header) -> None:
         if header["t"] == "task":
             peer.send({"t": "reply", "id": header["id"], "value": {}})
@@ -82,6 +82,17 @@ def test_durable_tasks_can_be_mapped(box: FakeBox) -> None:
         frames = [image(1)] * 3
         results = client.map("digits", frames, deadline_ms=MINUTE_MS, concurrency=2, durable=True)
         assert [result["image"].item() for result in results] == [1] * 3
+        broken_off: Any = client.map("digits", frames, deadline_ms=MINUTE_MS, durable=True)
+        next(broken_off)
+        broken_off.close()
+    assert not box.messages("task_cancel")
+
+    async def main() -> list[float]:
+        async with AsyncClient(box.url) as client:
+            results = client.map("digits", frames, deadline_ms=MINUTE_MS, durable=True)
+            return [result["image"].item() async for result in results]
+
+    assert asyncio.run(main()) == [1] * 3
 
 
 def test_a_camera_that_blocks_the_event_loop_loses_no_frame(
