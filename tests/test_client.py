@@ -194,6 +194,10 @@ class TestArguments:
             ({"inputs": [1]}, "inputs are a dict"),
             ({"inputs": {1: [1]}}, "an input's name is a str"),
             ({"inputs": {"x": object()}}, "'x' is of objects and holds <obj"),
+            (
+                {"inputs": {"x": None}},  # as cv2.imread says that there is no such file
+                "holds None; accepted are str and bytes, or an array that has a dtype of numbers",
+            ),
             ({"inputs": {"x": [1j]}}, "'x' has dtype complex128"),
             ({"inputs": {"x": [[1], [1, 2]]}}, "'x' does not make an array"),
             ({"inputs": {"x": WithGrad()}}, "'x' does not make an array: use tensor.detach"),
