@@ -258,6 +258,11 @@ class Exchange:
         call = self._calls[call_id]
         if call.accept_late and call.connection is not None:
             return
+        if call.grace_ns and call.connection is not None:
+            call.deadline_ns += call.grace_ns
+            call.grace_ns = 0
+            self.loop.call_soon(self._deadlines.add, call.deadline_ns, call_id)
+            return
         del self._calls[call_id]
         self._abandon(call)
         self._end(call, self._expired(call))

@@ -15,6 +15,7 @@ from scheduler import (
     AsyncClient,
     CancelledError,
     Client,
+    DeadlineExpired,
     InvalidInput,
     Overloaded,
     ProtocolError,
@@ -23,7 +24,7 @@ from scheduler import (
     Unavailable,
     wire,
 )
-from tests.fake_box import FakeBox, Peer, image
+from tests.fake_box import FakeBox, Peer, ignore, image
 
 STATUS = {
     "task": "t",
@@ -186,6 +187,30 @@ def test_a_box_that_is_away_is_waited_for_until_the_time_is_over(box: FakeBox) -
         box.stop()
         with pytest.raises((Unavailable, TimeoutError)):
             client.task("t").result(timeout=0)
+
+
+def test_an_answer_may_take_longer_than_a_box_that_is_away(box: FakeBox) -> None:
+    box.on_infer = ignore
+
+    async def scene() -> None:
+        async with AsyncClient(box.url) as client:
+            box.on_task = ignore
+            asked = asyncio.ensure_future(client.task("t").result(timeout=0))
+            with pytest.raises(DeadlineExpired):
+                await client.infer("digits", image(1), deadline_ms=700)
+            for peer, header in box.messages("task_result"):
+                reply(peer, header, STATUS)
+            with pytest.raises(TimeoutError, match="'t' has not ended within 0 s"):
+                await asked
+            box.stop()
+            asked = asyncio.ensure_future(client.task("t").result(timeout=0))
+            longer = asyncio.ensure_future(client.status(timeout_s=1.5))
+            await asyncio.wait((asked, longer), return_when=asyncio.FIRST_COMPLETED)
+            assert isinstance(asked.exception(), Unavailable)
+            assert not longer.done()
+            longer.cancel()
+
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize("timeout", [float("nan"), "5", True])
