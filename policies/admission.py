@@ -124,10 +124,13 @@ class Admission:
         if done_ns <= request.deadline_ns:
             return None
         soonest_ns = self._outlook.earliest_ns(request.kind)
-        if soonest_ns is not None and soonest_ns <= request.deadline_ns:
-            self._remember(request)
-        late_ms = (done_ns - request.deadline_ns) / 1e6
-        why = f"would be {late_ms:.1f} ms late behind what was admitted before"
+        if soonest_ns is not None and soonest_ns > request.deadline_ns:
+            why = f"would be {(soonest_ns - request.deadline_ns) / 1e6:.1f} ms late at the earliest"
+        else:
+            if soonest_ns is not None:
+                self._remember(request)
+            late_ms = (done_ns - request.deadline_ns) / 1e6
+            why = f"would be {late_ms:.1f} ms late behind what was admitted before"
         return Drop(request, why, self._offer(request, done_ns))
 
     # -- the fluid schedule

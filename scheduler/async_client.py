@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -13,7 +14,6 @@ from typing import Any, Literal, overload
 from scheduler.address import default_url, parse_address
 from scheduler.call import (
     DEFAULT_PRIORITY,
-    checked_concurrency,
     infer_call,
     milliseconds,
     no_task_id,
@@ -21,6 +21,7 @@ from scheduler.call import (
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange import Exchange
+from scheduler.frames import async_results, checked_concurrency
 from scheduler.result import Result
 from scheduler.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
 
@@ -32,9 +33,10 @@ CONCURRENCY = 64
 class AsyncFuture(asyncio.Future[Any]):
     """What `AsyncClient.submit` returns; cancelling it cancels the request on the box."""
 
-    def __init__(self, exchange: Exchange, call_id: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Belongs to one call of one exchange."""
-        super().__init__(loop=loop)
+    def __init__(self, client: AsyncClient, exchange: Exchange, call_id: int) -> None:
+        """Belongs to one call of a client's exchange."""
+        super().__init__(loop=exchange.loop)
+        self._client = client  # else it closed once its caller let go of it, and this was cancelled
         self._exchange = exchange
         self._call_id = call_id
 
@@ -53,6 +55,9 @@ class AsyncClient:
     opened again and what was in flight is sent again while its budget remains.
 
     Input arrays are not copied: do not change one before its result is there.
+
+    It closes at the end of `async with`, by `close`, or once nobody holds it or a future of it any
+    more.
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
@@ -74,6 +79,14 @@ class AsyncClient:
         self._ids = count(1)
         self._exchange: Exchange | None = None
         self._input_names: dict[str, str] = {}
+
+    def __reduce__(self) -> Any:
+        """No copy in another process would have the connection.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a client can't be pickled: make one in each process")
 
     async def __aenter__(self) -> AsyncClient:
         """Connects within 5 seconds."""
@@ -98,6 +111,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         if self._exchange is None:
             self._exchange = Exchange(loop, self.url, self._token)
+            weakref.finalize(self, _let_go, self._exchange).atexit = False
         if self._exchange.closed:
             raise RuntimeError("the client is closed")
         if self._exchange.loop is not loop:
@@ -145,7 +159,7 @@ class AsyncClient:
         priority: int = DEFAULT_PRIORITY,
         durable: Literal[True],
         id: str | None = None,
-    ) -> Awaitable[AsyncTask]: ...
+    ) -> Coroutine[Any, Any, AsyncTask]: ...
 
     def submit(
         self,
@@ -161,7 +175,7 @@ class AsyncClient:
         exact: bool = False,
         durable: bool = False,
         id: str | None = None,
-    ) -> asyncio.Future[Result] | Awaitable[AsyncTask]:
+    ) -> asyncio.Future[Result] | Coroutine[Any, Any, AsyncTask]:
         """Sends a request; the deadline counts from this call.
 
         Args and errors are those of `scheduler.Client.submit`. A durable task is to be awaited: it
@@ -175,7 +189,7 @@ class AsyncClient:
             return self._submit_task(accept_plan(id, model, inputs, *options))
         no_task_id(id)
         call_id = next(self._ids)
-        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
+        future = AsyncFuture(self, exchange, call_id)
         exchange.start(
             infer_call(
                 call_id,
@@ -196,53 +210,73 @@ class AsyncClient:
         return AsyncTask(self, await self.carry_out(plan))
 
     async def infer(
-        self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
-    ) -> Result:
-        """Sends a request and waits for its result; options are those of `submit`."""
-        result: Result = await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
-        return result
-
-    async def map(
         self,
         model: str,
-        frames: Iterable[Any],
+        inputs: Mapping[str, Any],
         *,
-        deadline_ms: float,
+        deadline_ms: float | None = None,
+        **options: Any,
+    ) -> Result:
+        """Sends a request and waits for its result; options are those of `submit`."""
+        answer = await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        result: Result = await answer.result() if isinstance(answer, AsyncTask) else answer
+        return result
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any] | AsyncIterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> AsyncIterator[Result]: ...
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any] | AsyncIterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> AsyncIterator[Result | Exception]: ...
+
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any] | AsyncIterable[Any],
+        *,
+        deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
         **options: Any,
-    ) -> AsyncIterator[Any]:
-        """Results of many frames, in order; see `scheduler.Client.map`."""
+    ) -> AsyncIterator[Result | Exception]:
+        """Results of many frames, in order; see `scheduler.Client.map`.
+
+        Frames may come from an asynchronous iterable; while one is waited for, results are told.
+        """
         checked_concurrency(concurrency)
-        window: deque[asyncio.Future[Result]] = deque()
-        todo = iter(frames)
-        try:
-            while True:
-                while len(window) < concurrency:
-                    try:
-                        frame = next(todo)
-                    except StopIteration:
-                        break
-                    inputs = frame
-                    if not isinstance(frame, Mapping):
-                        inputs = {await self._input_name(model): frame}
-                    try:
-                        future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
-                    except InvalidInput as error:  # In its turn, after the frames before it.
-                        future = asyncio.get_running_loop().create_future()
-                        future.set_exception(error)
-                    window.append(future)
-                if not window:
-                    return
-                try:
-                    yield await window.popleft()
-                except Exception as error:
-                    if not return_exceptions:
-                        raise
-                    yield error
-        finally:
-            for future in window:
-                future.cancel()
+        ask: Callable[..., Any] = self.infer if options.get("durable") else self.submit
+
+        async def send(frame: Any) -> asyncio.Future[Any]:
+            inputs = frame
+            if not isinstance(frame, Mapping):
+                inputs = {await self._input_name(model): frame}
+            future: asyncio.Future[Any]
+            try:
+                answer = ask(model, inputs, deadline_ms=deadline_ms, **options)
+                future = asyncio.ensure_future(answer)
+            except InvalidInput as error:  # Told in its turn, after the frames before it.
+                future = asyncio.get_running_loop().create_future()
+                future.set_exception(error)
+            return future
+
+        return async_results(frames, send, concurrency, return_exceptions)
 
     async def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
         """The models of the box, by name; docs/protocol.md has their fields."""
@@ -287,7 +321,7 @@ class AsyncClient:
             return await asyncio.sleep(step)
         exchange = self.exchange()
         call_id = next(self._ids)
-        future = AsyncFuture(exchange, call_id, asyncio.get_running_loop())
+        future = AsyncFuture(self, exchange, call_id)
         exchange.start(step.call(call_id, future))
         return await future
 
@@ -310,3 +344,9 @@ class AsyncClient:
         if model not in self._input_names:
             self._input_names[model] = only_input(model, await self.models())
         return self._input_names[model]
+
+
+def _let_go(exchange: Exchange) -> None:
+    """From any thread: a client is collected wherever its last reference ends."""
+    with contextlib.suppress(RuntimeError):  # a loop that is closed has let go by itself
+        exchange.loop.call_soon_threadsafe(exchange.close)

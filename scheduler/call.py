@@ -49,6 +49,7 @@ class Call:
         header: The message; an infer's budget is put in when it is written.
         is_infer: True for an inference, False for a question about the box.
         due_ns: What the budget of a durable task counts down to; None for all others.
+        grace_ns: How much longer than the deadline its answer may take, once it was written.
         buffers: The message's body.
         body_bytes: Its size.
         submitted_ns: When the caller asked, on this process's monotonic clock.
@@ -67,6 +68,7 @@ class Call:
         "deadline_ns",
         "due_ns",
         "future",
+        "grace_ns",
         "header",
         "id",
         "is_infer",
@@ -95,6 +97,7 @@ class Call:
         self.submitted_ns = submitted_ns
         self.deadline_ns = deadline_ns
         self.due_ns: int | None = None
+        self.grace_ns = 0
         self.accept_late = accept_late
         self.connection: Connection | None = None
         self.sent_ns = 0
@@ -128,6 +131,7 @@ def question_call(
     kind: str,
     timeout_s: float,
     fields: Mapping[str, Any] | None = None,
+    grace_s: float = 0.0,
 ) -> Call:
     """A message that is answered by a reply, with its fields.
 
@@ -137,7 +141,9 @@ def question_call(
     budget_ns = int(_checked_timeout_s(timeout_s) * 1e9)
     now_ns = time.monotonic_ns()
     header = {"t": kind, "id": call_id, **(fields or {})}
-    return Call(call_id, future, header, [], now_ns, now_ns + budget_ns, False)
+    call = Call(call_id, future, header, [], now_ns, now_ns + budget_ns, False)
+    call.grace_ns = int(grace_s * 1e9)
+    return call
 
 
 def task_call(
@@ -308,17 +314,6 @@ def no_task_id(value: Any) -> None:
         raise InvalidInput(
             f"only a durable task has an id: give durable=True with id={value!r}, or leave it out"
         )
-
-
-def checked_concurrency(value: Any) -> int:
-    """How many requests of a `map` may be in flight.
-
-    Raises:
-        InvalidInput: Not an integer from 1.
-    """
-    if type(value) is not int or value < 1:
-        raise InvalidInput(f"concurrency is an integer from 1, not {value!r}")
-    return value
 
 
 def only_input(model: str, models: Mapping[str, Any]) -> str:

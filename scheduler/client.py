@@ -7,7 +7,6 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
@@ -20,7 +19,6 @@ from scheduler.address import default_url, parse_address
 from scheduler.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
 from scheduler.call import (
     DEFAULT_PRIORITY,
-    checked_concurrency,
     infer_call,
     milliseconds,
     no_task_id,
@@ -28,6 +26,7 @@ from scheduler.call import (
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange import Exchange
+from scheduler.frames import checked_concurrency, results
 from scheduler.request_future import RequestFuture, check_may_wait
 from scheduler.result import Result
 from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
@@ -39,6 +38,8 @@ class Client:
     Callbacks of its futures run on the thread on which its answers come, so they may submit but not
     wait. A lost connection is opened again, and what was in flight is sent again while its budget
     remains. Input arrays are not copied: do not change one before its result is there.
+
+    It closes at the end of `with`, by `close`, or once nobody holds it or a future of it any more.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class Client:
             return Task(self, self.carry_out(accept_plan(id, model, inputs, *options)))
         no_task_id(id)
         call_id = next(self._ids)
-        future = RequestFuture(self._exchange, call_id, self._thread)
+        future = RequestFuture(self, self._exchange, call_id, self._thread)
         self._exchange.post(
             infer_call(
                 call_id,
@@ -211,7 +212,12 @@ class Client:
         return future
 
     def infer(
-        self, model: str, inputs: Mapping[str, Any], *, deadline_ms: float, **options: Any
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        **options: Any,
     ) -> Result:
         """Sends a request and waits for its result; options and errors are those of `submit`.
 
@@ -226,23 +232,48 @@ class Client:
         result: Result = answer.result() if durable else _waited_for(answer)
         return result
 
+    @overload
     def map(
         self,
         model: str,
         frames: Iterable[Any],
         *,
-        deadline_ms: float,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> Iterator[Result]: ...
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> Iterator[Result | Exception]: ...
+
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
         **options: Any,
-    ) -> Iterator[Any]:
-        """Results of many frames, in order.
+    ) -> Iterator[Result | Exception]:
+        """Results of many frames, in order: each once it is there and the next frame was sent.
 
         Args:
             model: The model's name.
             frames: Dicts as for `submit`, or arrays where the model has one input.
             deadline_ms: For each frame, from when it is sent.
-            concurrency: How many frames are in flight at most.
+            concurrency: How many frames are in flight at most; 1 gives each result before the next
+                frame is asked for.
             return_exceptions: Yield the error of a frame in its place instead of raising it.
             **options: Those of `submit`.
 
@@ -252,42 +283,18 @@ class Client:
                 sent; what is in flight is cancelled.
         """
         checked_concurrency(concurrency)
-        return self._map(model, frames, deadline_ms, concurrency, return_exceptions, options)
 
-    def _map(
-        self,
-        model: str,
-        frames: Iterable[Any],
-        deadline_ms: float,
-        concurrency: int,
-        return_exceptions: bool,
-        options: dict[str, Any],
-    ) -> Iterator[Any]:
-        window: deque[Future[Result]] = deque()
-        todo = iter(frames)
-        more = True
-        try:
-            while more or window:
-                while more and len(window) < concurrency:
-                    try:
-                        frame = next(todo)
-                    except StopIteration:
-                        more = False
-                        break
-                    inputs = self._named(model, frame)
-                    try:
-                        future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
-                    except InvalidInput as error:  # In its turn, after the frames before it.
-                        future = Future()
-                        future.set_exception(error)
-                    window.append(future)
-                if window:
-                    outcome = _outcome_of(window[0], return_exceptions)
-                    window.popleft()
-                    yield outcome
-        finally:
-            for future in window:
-                future.cancel()
+        def send(frame: Any) -> Future[Result]:
+            inputs = self._named(model, frame)
+            future: Future[Result]
+            try:
+                future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+            except InvalidInput as error:  # Told in its turn, after the frames before it.
+                future = Future()
+                future.set_exception(error)
+            return future
+
+        return results(frames, send, concurrency, return_exceptions)
 
     def cancel(self, future: Future[Result]) -> bool:
         """Cancels a request, as `future.cancel()` does; False when it has already ended."""
@@ -358,7 +365,7 @@ class Client:
             return time.sleep(step)
         check_may_wait(self._thread)
         call_id = next(self._ids)
-        future = RequestFuture(self._exchange, call_id, self._thread)
+        future = RequestFuture(self, self._exchange, call_id, self._thread)
         self._exchange.post(step.call(call_id, future))
         return _waited_for(future)
 
@@ -383,15 +390,6 @@ def _waited_for(future: Future[Any]) -> Any:
     except BaseException:
         future.cancel()  # for nobody waits any more; what has ended stays as it is
         raise
-
-
-def _outcome_of(future: Future[Result], return_exceptions: bool) -> Any:
-    try:
-        return future.result()
-    except Exception as error:
-        if not return_exceptions:
-            raise
-        return error
 
 
 def _run(loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:

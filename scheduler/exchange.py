@@ -239,20 +239,29 @@ class Exchange:
     def _expired(self, call: Call) -> LaxityError:
         budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
         detail = {"budget_ms": budget_ms}
-        if not call.sends and self._connection is None:
+        connection = self._connection
+        if not call.sends and connection is None:
             return self._dialer.unreachable()
         if not call.is_infer:
-            return Unavailable(f"{self.url} did not answer within {budget_ms:g} ms", detail)
+            return Unavailable(f"{self.url} did not answer within {budget_ms:.12g} ms", detail)
         where = f"no answer from {self.url}"
-        if not call.sends:
+        if not call.sends and connection is not None:
+            way_ms = connection.overhead.ns / 1e6
             where = "it was not sent yet, because this process was busy"
+            if budget_ms <= way_ms:
+                where = f"the way to {self.url} and back takes {way_ms:.2g} ms by itself"
         elif call.connection is None:
             where = f"the connection to {self.url} was lost: {self._dialer.reason}"
-        return DeadlineExpired(f"the deadline of {budget_ms:g} ms passed; {where}", detail)
+        return DeadlineExpired(f"the deadline of {budget_ms:.12g} ms passed; {where}", detail)
 
     def _on_due(self, call_id: int) -> None:
         call = self._calls[call_id]
         if call.accept_late and call.connection is not None:
+            return
+        if call.grace_ns and call.connection is not None:
+            call.deadline_ns += call.grace_ns
+            call.grace_ns = 0
+            self.loop.call_soon(self._deadlines.add, call.deadline_ns, call_id)
             return
         del self._calls[call_id]
         self._abandon(call)
@@ -427,7 +436,7 @@ def _too_late(call: Call, now_ns: int) -> DeadlineExpired:
     late_ms = (now_ns - call.deadline_ns) / 1e6
     budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
     return DeadlineExpired(
-        f"the result came {late_ms:.3g} ms after the deadline of {budget_ms:g} ms "
+        f"the result came {round(late_ms, 3):.12g} ms after the deadline of {budget_ms:.12g} ms "
         "(accept_late=True would have delivered it)",
         {"budget_ms": budget_ms, "late_ms": late_ms},
     )

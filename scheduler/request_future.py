@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scheduler.client import Client
     from scheduler.exchange import Exchange
 
 _telling = threading.Lock()
@@ -16,9 +17,12 @@ _telling = threading.Lock()
 class RequestFuture(Future[Any]):
     """What `Client.submit` returns; cancelling it cancels the request on the box."""
 
-    def __init__(self, exchange: Exchange, call_id: int, thread: threading.Thread) -> None:
-        """Belongs to one call of one exchange, which ends it on `thread`."""
+    def __init__(
+        self, client: Client, exchange: Exchange, call_id: int, thread: threading.Thread
+    ) -> None:
+        """Belongs to one call of a client's exchange, which ends it on `thread`."""
         super().__init__()
+        self._client = client  # else it closed once its caller let go of it, and this was cancelled
         self._exchange = exchange
         self._call_id = call_id
         self._thread = thread

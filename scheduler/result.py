@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any, NamedTuple
@@ -77,6 +78,10 @@ class Result:
         except KeyError:
             names = ", ".join(map(repr, self.outputs))
             raise KeyError(f"no output {name!r}; there are {names}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the outputs, which `in` looks through as well."""
+        return iter(self.outputs)
 
     @property
     def late(self) -> bool:

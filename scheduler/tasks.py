@@ -29,6 +29,9 @@ ACCEPT_S = 30.0
 GRACE_S = 2.0
 """The same while a result is waited for: the question is asked again in any case."""
 
+CONNECT_S = 0.25
+"""And how long beyond it a connection may take that is not there."""
+
 _PAUSE_S = 0.2
 """After which a task is offered again to a box that can't take it yet, or asked for again."""
 
@@ -44,15 +47,17 @@ class Question:
         kind: The message's type.
         fields: Its other fields.
         timeout_s: How long to wait for the answer.
+        grace_s: How much longer, where the box could be asked.
     """
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float = ANSWER_S
+    grace_s: float = 0.0
 
     def call(self, call_id: int, future: Future) -> Call:
         """The message."""
-        return question_call(call_id, future, self.kind, self.timeout_s, self.fields)
+        return question_call(call_id, future, self.kind, self.timeout_s, self.fields, self.grace_s)
 
 
 class TaskRequest:
@@ -151,7 +156,7 @@ def result_plan(task_id: str, timeout_s: float | None) -> Plan:
         left_s = _WAIT_S if end_s is None else min(_WAIT_S, max(0.0, end_s - time.monotonic()))
         fields = {"task": task_id, "wait_ns": int(left_s * 1e9)}
         try:
-            answer = yield Question("task_result", fields, left_s + GRACE_S)
+            answer = yield Question("task_result", fields, left_s + CONNECT_S, GRACE_S)
         except (Unavailable, Overloaded) as error:
             over = end_s is not None and time.monotonic() >= end_s
             if over or error.detail.get("durable") is False:

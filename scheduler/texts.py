@@ -60,7 +60,8 @@ def of_elements(name: str, elements: Sequence[Any], shape: Sequence[int]) -> Arr
     for raw in raws:
         if not isinstance(raw, bytes):
             raise InvalidInput(
-                f"tensor {name!r} is of objects and holds {raw!r:.40}; accepted are str and bytes"
+                f"tensor {name!r} is of objects and holds {raw!r:.40}; accepted are str and bytes, "
+                "or an array that has a dtype of numbers"
             )
         if raw.endswith(b"\0"):
             raise InvalidInput(f"tensor {name!r} holds a text that ends with a zero, {raw[-20:]!r}")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import pickle
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +41,9 @@ def test_infer_submit_and_questions(box):
             assert [result["image"].item() for result in results] == list(range(99))
             assert (await client.models())["models"][0]["name"] == "digits"
             assert await client.status() == {"site": "test"}
+            assert (await client.infer("digits", image(1), deadline_s=60))["image"] == [1]
+            mapped = client.map("digits", [image(2)], deadline_s=60)
+            assert [result["image"] async for result in mapped] == [[2]]
 
     asyncio.run(main())
     assert box.messages("infer")[0][1]["priority"] == 1
@@ -184,6 +189,28 @@ def test_it_belongs_to_one_event_loop(box):
     loop.run_until_complete(client.close())
     loop.close()
     asyncio.run(client.close())
+
+
+def test_a_dropped_client_serves_what_is_in_flight_and_lets_go(box):
+    async def main() -> None:
+        future = AsyncClient(box.url).submit("digits", image(1), deadline_ms=MINUTE_MS)
+        gc.collect()
+        assert (await future)["image"] == [1]
+        assert not box.messages("lost")
+        del future
+        gc.collect()
+        await asyncio.to_thread(box.wait, "lost")
+
+    asyncio.run(main())
+
+
+def test_it_can_not_be_sent_to_another_process(box):
+    async def main() -> None:
+        async with AsyncClient(box.url) as client:
+            with pytest.raises(TypeError, match="make one in each process"):
+                pickle.dumps(client)
+
+    asyncio.run(main())
 
 
 def test_an_address_is_checked_at_once():

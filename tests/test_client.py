@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -16,6 +17,7 @@ from concurrent.futures import (
     as_completed,
     wait,
 )
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ from scheduler import (
 )
 from scheduler.errors import ERRORS
 from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 MINUTE_MS = 60_000
 HUGE = 10**400
@@ -78,6 +80,9 @@ class TestInfer:
         result = client.infer("digits", image(1), deadline_ms=MINUTE_MS)
         with pytest.raises(KeyError, match="no output 'scores'; there are 'image'"):
             result["scores"]
+        assert "image" in result
+        assert "scores" not in result
+        assert list(result) == ["image"]
 
     def test_large_tensors_go_through(self, client):
         x = np.arange(150_000, dtype=np.float32)
@@ -189,6 +194,10 @@ class TestArguments:
             ({"inputs": [1]}, "inputs are a dict"),
             ({"inputs": {1: [1]}}, "an input's name is a str"),
             ({"inputs": {"x": object()}}, "'x' is of objects and holds <obj"),
+            (
+                {"inputs": {"x": None}},  # as cv2.imread says that there is no such file
+                "holds None; accepted are str and bytes, or an array that has a dtype of numbers",
+            ),
             ({"inputs": {"x": [1j]}}, "'x' has dtype complex128"),
             ({"inputs": {"x": [[1], [1, 2]]}}, "'x' does not make an array"),
             ({"inputs": {"x": WithGrad()}}, "'x' does not make an array: use tensor.detach"),
@@ -204,6 +213,13 @@ class TestArguments:
         client.submit("digits", image(1), deadline_s=60).result()
         with pytest.raises(InvalidInput, match=r"deadline_m?s is"):
             client.submit("digits", image(1), deadline_s=deadline_s)
+
+    def test_every_way_to_ask_takes_seconds_and_says_that_a_deadline_is_needed(self, client):
+        assert client.infer("digits", image(1), deadline_s=60)["image"] == [1]
+        assert [r["image"] for r in client.map("digits", [image(2)], deadline_s=60)] == [[2]]
+        for ask in (client.infer, lambda *given: next(client.map(given[0], given[1:]))):
+            with pytest.raises(InvalidInput, match="every request has a deadline, because"):
+                ask("digits", image(1))
 
     @pytest.mark.parametrize("timeout_s", [0, -1, None, "1", [1], math.nan, 1e9, HUGE], ids=short)
     def test_a_timeout_is_a_number_of_seconds(self, client, timeout_s):
@@ -243,6 +259,10 @@ class TestDeadline:
         assert cancel["id"] == infer["id"]
         assert not later.done()
 
+    def test_a_deadline_shorter_than_the_way_is_said_to_be_that(self, client):
+        with pytest.raises(DeadlineExpired, match=r"of 1e-06 ms passed; the way to .* takes"):
+            client.infer("digits", image(1), deadline_ms=1e-6)
+
     def test_each_of_many_deadlines_is_kept(self, box, client):
         box.on_infer = ignore
         futures = [client.submit("digits", image(1), deadline_ms=30 - n % 30) for n in range(600)]
@@ -260,6 +280,17 @@ class TestDeadline:
             peer.answer(header)
         assert late.result().late
         assert late.result()["image"].tolist() == [1]
+
+    def test_long_times_are_said_in_full(self, box, client, monkeypatch):
+        def answer_half_an_hour_later(peer, header):
+            now_ns = time.monotonic_ns
+            monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns() + 1_800_000_000_000)
+            peer.answer(header)
+
+        box.on_infer = answer_half_an_hour_later
+        said = r"came \d+(\.\d{1,3})? ms after the deadline of 1500000 ms"
+        with pytest.raises(DeadlineExpired, match=said):
+            client.infer("digits", image(1), deadline_ms=1_500_000)
 
     def test_timing_out_does_not_end_the_connection(self, box, client):
         box.on_infer = ignore
@@ -316,12 +347,15 @@ class TestCancel:
         ids=["infer", "map"],
     )
     def test_an_interrupted_wait_cancels_the_request(self, box, client, count, ask):
-        main = threading.main_thread().ident
+        main = threading.main_thread()
+        stat = Path(f"/proc/self/task/{main.native_id}/stat")
 
         def interrupt(peer, header):
             while box.on_infer is interrupt:
-                waits = sys._current_frames()[main or 0]
-                if waits.f_code.co_name == "wait":
+                # A signal that comes just before it sleeps would not wake it.
+                asleep = stat.read_text().rpartition(") ")[2].startswith("S")
+                waits = sys._current_frames()[main.ident or 0]
+                if asleep and waits.f_code.co_name == "wait":
                     box.on_infer = ignore
                     os.kill(os.getpid(), signal.SIGINT)
 
@@ -349,6 +383,19 @@ class TestCancel:
         gc.collect()
         box.wait("lost")
         assert not [t for t in threading.enumerate() if t.name == "laxity-client"]
+
+    def test_a_request_of_a_dropped_client_has_its_answer(self, box):
+        box.on_infer = ignore
+        future = Client(box.url).submit("digits", image(1), deadline_ms=MINUTE_MS)
+        gc.collect()
+        ((peer, header),) = box.wait("infer")
+        assert not future.done()
+        peer.answer(header)
+        assert future.result()["image"] == [1]
+        del future
+        gc.collect()
+        box.wait("lost")
+        eventually(lambda: "laxity-client" not in {t.name for t in threading.enumerate()})
 
     def test_the_interpreter_exits_with_requests_in_flight(self, box):
         box.on_infer = ignore

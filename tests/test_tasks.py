@@ -15,6 +15,7 @@ from scheduler import (
     AsyncClient,
     CancelledError,
     Client,
+    DeadlineExpired,
     InvalidInput,
     Overloaded,
     ProtocolError,
@@ -23,7 +24,7 @@ from scheduler import (
     Unavailable,
     wire,
 )
-from tests.fake_box import FakeBox, Peer, image
+from tests.fake_box import FakeBox, Peer, ignore, image
 
 STATUS = {
     "task": "t",
@@ -188,6 +189,30 @@ def test_a_box_that_is_away_is_waited_for_until_the_time_is_over(box: FakeBox) -
             client.task("t").result(timeout=0)
 
 
+def test_an_answer_may_take_longer_than_a_box_that_is_away(box: FakeBox) -> None:
+    box.on_infer = ignore
+
+    async def scene() -> None:
+        async with AsyncClient(box.url) as client:
+            box.on_task = ignore
+            asked = asyncio.ensure_future(client.task("t").result(timeout=0))
+            with pytest.raises(DeadlineExpired):
+                await client.infer("digits", image(1), deadline_ms=700)
+            for peer, header in box.messages("task_result"):
+                reply(peer, header, STATUS)
+            with pytest.raises(TimeoutError, match="'t' has not ended within 0 s"):
+                await asked
+            box.stop()
+            asked = asyncio.ensure_future(client.task("t").result(timeout=0))
+            longer = asyncio.ensure_future(client.status(timeout_s=1.5))
+            await asyncio.wait((asked, longer), return_when=asyncio.FIRST_COMPLETED)
+            assert isinstance(asked.exception(), Unavailable)
+            assert not longer.done()
+            longer.cancel()
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("timeout", [float("nan"), "5", True])
 def test_a_wait_is_a_number_of_seconds(box: FakeBox, timeout: Any) -> None:
     with Client(box.url) as client, pytest.raises(InvalidInput, match="timeout is a number of"):
@@ -215,6 +240,27 @@ def test_asyncio_has_the_same(box: FakeBox) -> None:
                 await task.status()
 
     asyncio.run(scene())
+
+
+def test_infer_waits_for_the_result_of_a_task(box: FakeBox) -> None:
+    def keep(peer: Peer, header: wire.Header) -> None:
+        if header["t"] == "task":
+            accept(peer, header)
+        else:
+            peer.answer({**header, "tensors": image(3)})
+
+    async def scene() -> Any:
+        async with AsyncClient(box.url) as client:
+            submitted = client.submit("digits", image(1), deadline_s=60, durable=True, id="a")
+            assert (await asyncio.create_task(submitted)).id == "a"
+            result = await client.infer("digits", image(1), deadline_s=60, durable=True)
+            return result["image"].tolist()
+
+    box.on_task = keep
+    assert asyncio.run(scene()) == [3.0]
+    with Client(box.url) as threads:
+        result = threads.infer("digits", image(1), deadline_s=60, durable=True)
+        assert result["image"].tolist() == [3.0]
 
 
 def test_people_are_told_of_a_task_in_the_words_of_the_list(box, laxity) -> None:

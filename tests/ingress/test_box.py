@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.tenants import ANYONE
+from tests.fake_box import FakeBox
 
 
 async def told_ms(deadline_ms: float, way_out_ms: float) -> float:
@@ -31,6 +36,27 @@ def test_a_door_keeps_its_own_ways_of_a_deadline_and_never_much_of_it(
     assert 7 / 8 * deadline_ms - 1e-5 <= told < deadline_ms
     if deadline_ms > 8 * (2 * way_out_ms + 1):
         assert deadline_ms - told > 2 * 0.99 * way_out_ms
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "said"),
+    [(LEAST_MS, "the deadline is over"), (1e-3, "the deadline of 0.001 ms is over")],
+)
+def test_a_deadline_that_is_over_at_once_is_said_as_a_caller_gave_it(
+    tmp_path: Path, deadline_ms: float, said: str
+) -> None:
+    async def told() -> str:
+        answers: list[Any] = []
+        box = Box(fake.url)
+        await box.ask("models")
+        inputs = {"x": np.zeros(1, np.float32)}
+        args = (deadline_ms, None, None, False, False, ANYONE, answers.append)
+        box.start([box.call("digits", inputs, *args)])
+        box.close()
+        return str(answers[0])
+
+    with contextlib.closing(FakeBox(tmp_path / "s").start()) as fake:
+        assert asyncio.run(told()) == f"{said} before the scheduler can be asked"
 
 
 def test_a_deadline_that_is_over_is_no_mistake_of_the_callers() -> None:

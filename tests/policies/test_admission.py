@@ -88,6 +88,12 @@ def test_what_would_miss_behind_the_others_is_refused_with_the_budget_that_would
     watch.close()
 
 
+def test_what_would_miss_with_nobody_before_it_is_not_told_of_others():
+    said = submit(full(), request(9, 7))
+    assert outcomes(said) == {9: Outcome.INFEASIBLE}
+    assert of(Finish, said)[0].reason == "would be 1.0 ms late at the earliest"
+
+
 def test_a_request_that_matters_more_is_admitted_before_others():
     watch = full(9, 13, 17)
     assert outcomes(submit(watch, request(9, 8, weight=2.0))) == {}

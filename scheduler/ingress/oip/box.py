@@ -154,8 +154,9 @@ class Box:
             if isinstance(answer, Overloaded):
                 self._note_rest(tenant.name, answer)
             elif isinstance(answer, DeadlineExpired) and not call.sends:
+                given = f"of {deadline_ms:g} ms " if deadline_ms > LEAST_MS else ""
                 answer = DeadlineInfeasible(
-                    f"{deadline_ms:g} ms are over before the scheduler can be asked"
+                    f"the deadline {given}is over before the scheduler can be asked"
                 )
             on_end(answer)
 

@@ -1,0 +1,152 @@
+"""Results of many frames, as both clients' `map` tells them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from concurrent.futures import Future
+from contextlib import aclosing
+from typing import Any
+
+from scheduler.errors import InvalidInput
+
+_NONE_YET = object()
+"""Instead of a frame: the first result in flight came before it."""
+
+_TURN_S = 0.001
+"""For how long frames that need no waiting are sent before the event loop has a turn."""
+
+
+def checked_concurrency(value: Any) -> int:
+    """How many requests of a `map` may be in flight.
+
+    Raises:
+        InvalidInput: Not an integer from 1.
+    """
+    if type(value) is not int or value < 1:
+        raise InvalidInput(f"concurrency is an integer from 1, not {value!r}")
+    return value
+
+
+def results(
+    frames: Iterable[Any],
+    send: Callable[[Any], Any],
+    concurrency: int,
+    return_exceptions: bool,
+) -> Iterator[Any]:
+    """Sends frames and yields their results, in order."""
+    window: deque[Any] = deque()
+
+    def first() -> Any:
+        try:
+            outcome = window[0].result()
+        except Exception as error:
+            if not return_exceptions:
+                raise
+            outcome = error
+        window.popleft()  # not before: whoever interrupts the wait cancels this one too
+        return outcome
+
+    try:
+        for frame in frames:
+            window.append(send(frame))
+            while _is_due(window, concurrency):
+                yield first()
+        while window:
+            yield first()
+    finally:
+        for future in window:
+            if isinstance(future, Future):  # and no durable task, which goes on
+                future.cancel()
+
+
+async def async_results(
+    frames: Iterable[Any] | AsyncIterable[Any],
+    send: Callable[[Any], Awaitable[asyncio.Future[Any]]],
+    concurrency: int,
+    return_exceptions: bool,
+) -> AsyncIterator[Any]:
+    """The same for asyncio, where frames can be waited for together with results."""
+    window: deque[asyncio.Future[Any]] = deque()
+
+    async def first() -> Any:
+        try:
+            return await window.popleft()
+        except Exception as error:
+            if not return_exceptions:
+                raise
+            return error
+
+    try:
+        async with aclosing(_as_they_come(frames, window)) as coming:
+            async for frame in coming:
+                if frame is _NONE_YET:
+                    yield await first()
+                else:
+                    window.append(await send(frame))
+                while _is_due(window, concurrency):
+                    yield await first()
+        while window:
+            yield await first()
+    finally:
+        for future in window:
+            future.cancel()
+
+
+def _is_due(window: Sequence[Any], concurrency: int) -> bool:
+    """Whether the first result in flight is told before another frame is asked for.
+
+    One that is there is not held back until the window is full: a camera takes long to fill it.
+    The last one is, so that devices have work while the caller looks at a result. A durable task
+    can't say whether it has ended.
+    """
+    if len(window) >= concurrency:
+        return True
+    return len(window) > 1 and hasattr(window[0], "done") and bool(window[0].done())
+
+
+async def _as_they_come(
+    frames: Iterable[Any] | AsyncIterable[Any], window: Sequence[asyncio.Future[Any]]
+) -> AsyncGenerator[Any, None]:
+    """Frames, and between them `_NONE_YET` for each result that is there before the next."""
+    if not isinstance(frames, AsyncIterable):
+        time_s = asyncio.get_running_loop().time
+        turn_s = time_s()
+        for frame in frames:
+            yield frame
+            if time_s() - turn_s > _TURN_S:  # a camera that blocks, say: answers need the loop too
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # in the first turn this came before what there was to read
+                turn_s = time_s()
+        return
+    source = aiter(frames)
+    while True:
+        coming = asyncio.ensure_future(_next(source))
+        try:
+            while window and not coming.done():
+                await asyncio.wait((coming, window[0]), return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    yield _NONE_YET
+            frame = await coming
+        finally:
+            coming.cancel()
+        if frame is _NONE_YET:
+            return
+        yield frame
+
+
+async def _next(source: AsyncIterator[Any]) -> Any:
+    try:
+        return await source.__anext__()
+    except StopAsyncIteration:
+        return _NONE_YET
