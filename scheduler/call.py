@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler import wire
 from scheduler.core.names import hint
@@ -265,11 +266,20 @@ def _checked_arrays(inputs: Any) -> wire.Tensors:
     for name, value in inputs.items():
         if not isinstance(name, str):
             raise InvalidInput(f"an input's name is a str, not {name!r}")
-        try:
-            arrays[name] = value if type(value) is np.ndarray else np.asarray(value)
-        except Exception as error:  # whatever a package says of its own, e.g. a tensor with grad
-            raise InvalidInput(f"input {name!r} does not make an array: {error}") from None
+        arrays[name] = value if type(value) is np.ndarray else _made_array(name, value)
     return arrays
+
+
+def _made_array(name: str, value: Any) -> NDArray[Any]:
+    if np.ma.is_masked(value):
+        raise InvalidInput(
+            f"input {name!r} is a masked array, and its mask can't travel: pass x.filled(VALUE), "
+            "with what the model is to see where it is masked"
+        )
+    try:
+        return np.asarray(value)
+    except Exception as error:  # whatever a package says of its own, e.g. a tensor with grad
+        raise InvalidInput(f"input {name!r} does not make an array: {error}") from None
 
 
 def _checked_priority(value: Any) -> int:

@@ -201,6 +201,7 @@ class TestArguments:
             ({"inputs": {"x": [1j]}}, "'x' has dtype complex128"),
             ({"inputs": {"x": [[1], [1, 2]]}}, "'x' does not make an array"),
             ({"inputs": {"x": WithGrad()}}, "'x' does not make an array: use tensor.detach"),
+            ({"inputs": {"x": np.ma.masked_equal([1.0, 2.0], 2)}}, r"'x' .*: pass x\.filled\("),
         ],
     )
     def test_the_error_says_what_is_right(self, client, options, message):
