@@ -7,9 +7,7 @@ event loop; `post` is the one way in from other threads.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
 from copy import copy
@@ -22,7 +20,6 @@ from scheduler.core.outcomes import Outcome
 from scheduler.deadlines import Deadlines
 from scheduler.dialer import Dialer
 from scheduler.errors import (
-    DeadlineExpired,
     DeadlineInfeasible,
     InvalidInput,
     LaxityError,
@@ -31,6 +28,8 @@ from scheduler.errors import (
     Unavailable,
     error_from_code,
 )
+from scheduler.inbox import Inbox
+from scheduler.late_endings import add_way, expired, too_late
 from scheduler.result import result_from
 
 _MAX_SENDS = 5
@@ -52,7 +51,6 @@ class Exchange:
         """
         self.url = url
         self.loop = loop
-        self._process = os.getpid()
         self._dialer = Dialer(url, token, self)
         self._calls: dict[int, Call] = {}
         self._deadlines = Deadlines(loop, self._calls, self._on_due)
@@ -60,8 +58,7 @@ class Exchange:
         self._connections: set[Connection] = set()
         self._waiters: set[asyncio.Future[None]] = set()
         self._refused: LaxityError | None = None
-        self._inbox: deque[Call | int] = deque()
-        self._woken = False
+        self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
         self.closed = False
         self._handlers: dict[str, Handler] = {
             "result": self._on_result,
@@ -81,29 +78,15 @@ class Exchange:
         """
         if self.closed:
             raise RuntimeError("the client is closed")
-        self.check_process()
-        self._inbox.append(item)
-        if self._woken:
-            return
-        # Two threads may both see False: a wake-up too many, never one too few.
-        self._woken = True
-        try:
-            self.loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:
-            self._drain()  # Cancels what another thread has put there meanwhile.
-            raise
+        self._inbox.put(item)
 
     def check_process(self) -> None:
-        """Nothing in the process that made the exchange; in a forked one nobody brings answers.
+        """Nothing in the process that made the exchange.
 
         Raises:
-            RuntimeError: This is a forked one.
+            RuntimeError: This is one that was forked from it.
         """
-        if self._process != os.getpid():
-            raise RuntimeError(
-                "this client was made before the process was forked, and its connection is the "
-                "parent's: make one in each process"
-            )
+        self._inbox.check_process()
 
     def start(self, *calls: Call) -> None:
         """Sends calls, several of them in one write, now or when there is a connection."""
@@ -152,7 +135,7 @@ class Exchange:
     def close(self) -> None:
         """Cancels what is in flight and closes the connections."""
         self.closed = True
-        self._drain()
+        self._inbox.drain()
         for call in list(self._calls.values()):
             self._refuse(call)
         for waiter in self._waiters:
@@ -172,15 +155,11 @@ class Exchange:
             connection.fail(ConnectionAbortedError("it did not close in time"))
         await asyncio.sleep(0)
 
-    def _drain(self) -> None:
-        self._woken = False
-        inbox = self._inbox
-        while inbox:
-            item = inbox.popleft()
-            if isinstance(item, int):
-                self.cancel(item)
-            else:
-                self.start(item)
+    def _take(self, item: Call | int) -> None:
+        if isinstance(item, int):
+            self.cancel(item)
+        else:
+            self.start(item)
 
     # Ways out.
 
@@ -237,22 +216,11 @@ class Exchange:
             call.future.cancel()
 
     def _expired(self, call: Call) -> LaxityError:
-        budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
-        detail = {"budget_ms": budget_ms}
         connection = self._connection
         if not call.sends and connection is None:
             return self._dialer.unreachable()
-        if not call.is_infer:
-            return Unavailable(f"{self.url} did not answer within {budget_ms:.12g} ms", detail)
-        where = f"no answer from {self.url}"
-        if not call.sends and connection is not None:
-            way_ms = connection.overhead.ns / 1e6
-            where = "it was not sent yet, because this process was busy"
-            if budget_ms <= way_ms:
-                where = f"the way to {self.url} and back takes {way_ms:.2g} ms by itself"
-        elif call.connection is None:
-            where = f"the connection to {self.url} was lost: {self._dialer.reason}"
-        return DeadlineExpired(f"the deadline of {budget_ms:.12g} ms passed; {where}", detail)
+        way_ns = 0 if connection is None else connection.overhead.ns
+        return expired(call, self.url, way_ns, self._dialer.reason)
 
     def _on_due(self, call_id: int) -> None:
         call = self._calls[call_id]
@@ -364,7 +332,7 @@ class Exchange:
         # Only this clock knows when the caller has it; the box's deadline was an estimate of it.
         in_time = now_ns <= call.deadline_ns
         result.outcome = Outcome.COMPLETED if in_time else Outcome.LATE
-        self._end(call, result if in_time or call.accept_late else _too_late(call, now_ns))
+        self._end(call, result if in_time or call.accept_late else too_late(call, now_ns))
 
     def _on_reply(
         self, connection: Connection, header: wire.Header, _body: wire.Body | None
@@ -398,7 +366,7 @@ class Exchange:
             self._send_waiting()
             return
         if isinstance(error, DeadlineInfeasible):
-            _add_way(error, connection.overhead.ns)
+            add_way(error, connection.overhead.ns)
         self._end(call, error)
 
     def _on_goodbye(
@@ -423,20 +391,3 @@ class Exchange:
     def _close_if_done(self, connection: Connection) -> None:
         if not any(call.connection is connection for call in self._calls.values()):
             connection.close()
-
-
-def _add_way(error: DeadlineInfeasible, way_ns: int) -> None:
-    """A box offers what it needs itself; who asks again needs the way there and back besides."""
-    offers = error.detail.get("earliest_budget_ms")
-    if isinstance(offers, dict):
-        error.detail["earliest_budget_ms"] = {at: ms + way_ns / 1e6 for at, ms in offers.items()}
-
-
-def _too_late(call: Call, now_ns: int) -> DeadlineExpired:
-    late_ms = (now_ns - call.deadline_ns) / 1e6
-    budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
-    return DeadlineExpired(
-        f"the result came {round(late_ms, 3):.12g} ms after the deadline of {budget_ms:.12g} ms "
-        "(accept_late=True would have delivered it)",
-        {"budget_ms": budget_ms, "late_ms": late_ms},
-    )
