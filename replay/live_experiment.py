@@ -12,18 +12,18 @@ CONNECT_TIMEOUT_S = 2.0
 
 def play_experiment(
     experiment: Experiment, seed: int, url: str | None = None, processes: int = 1
-) -> tuple[RunResult, str | None]:
+) -> tuple[RunResult, list[str]]:
     """Sends an experiment's requests to a box, which decides by its own policy.
 
     Returns:
-        What came of it, and what to say of a generator that was late itself.
+        What came of it, and what to say of a generator that was late itself, or of a policy that
+        was swapped meanwhile.
 
     Raises:
         LaxityError: The box can't be reached.
         FleetError, TraceError, WorkloadError: The source can't be read.
     """
-    with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
-        policy = str(client.status().get("policy", {}).get("name", "?"))
+    policy = _policy_of(url)
     result = RunResult(experiment.name, policy, seed, experiment.load, "live")
     result.rows.limit = experiment.rows
     result.notes += experiment.fleet.notes
@@ -33,10 +33,16 @@ def play_experiment(
 
     arrivals = experiment.arrivals(seed)
     tally = play_live(url, arrivals, note, processes=processes)
-    warning = tally.warning()
-    if warning is not None:
-        result.notes.append(warning)
-    return result, warning
+    warnings = [late] if (late := tally.warning()) is not None else []
+    if (now := _policy_of(url)) != policy:
+        warnings.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
+    result.notes += warnings
+    return result, warnings
+
+
+def _policy_of(url: str | None) -> str:
+    with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
+        return str(client.status().get("policy", {}).get("name", "?"))
 
 
 def row_of(ending: LiveEnding) -> Row:

@@ -194,8 +194,8 @@ def _play_live(
     with _progress(len(experiments) * seeds) as advance:
         for experiment in experiments:
             for seed in range(1, seeds + 1):
-                result, warning = play_experiment(experiment, seed, url, jobs)
-                if warning is not None:
+                result, warnings = play_experiment(experiment, seed, url, jobs)
+                for warning in warnings:
                     _say(warning)
                 results.append(result)
                 advance()

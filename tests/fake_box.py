@@ -109,6 +109,7 @@ class FakeBox:
         self.on_infer: Behaviour = Peer.answer
         self.on_hello: Behaviour = welcome
         self.on_task: Behaviour = ignore
+        self.status: dict[str, Any] = {"site": "test"}
         self.peers: list[Peer] = []
         self.seen: list[tuple[Peer, wire.Header]] = []
         self.changed = threading.Condition()
@@ -159,7 +160,7 @@ class FakeBox:
                 case "models":
                     peer.send({"t": "reply", "id": header["id"], "value": MODELS})
                 case "status":
-                    peer.send({"t": "reply", "id": header["id"], "value": {"site": "test"}})
+                    peer.send({"t": "reply", "id": header["id"], "value": self.status})
 
     def note(self, peer: Peer, header: wire.Header) -> None:
         """Remembers what came and wakes who waits for it."""

@@ -217,7 +217,7 @@ def test_several_processes_send_to_a_running_box(run, monkeypatch):
     def play(experiment, seed, url, processes):
         if processes == 3:
             raise LiveError("process 2 of the load generator has died")
-        return RunResult(experiment.name, f"with {processes}", seed, against="live"), None
+        return RunResult(experiment.name, f"with {processes}", seed, against="live"), []
 
     monkeypatch.setattr("replay.live_experiment.play_experiment", play)
     words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")

@@ -19,8 +19,11 @@ from numpy.typing import NDArray
 
 from policies import make_policy
 from replay.live import LiveEnding, LiveTally, Player, Spread, play_live, simulated
+from replay.live_experiment import play_experiment
 from replay.live_inputs import random_inputs
 from replay.live_processes import LiveError
+from replay.planning import Ask
+from replay.planning import plan as planned
 from replay.simulator import Arrival, Simulator
 from scheduler import (
     AsyncClient,
@@ -343,6 +346,15 @@ def box(tmp_path: Path) -> Iterator[FakeBox]:
     box.close()
 
 
+WORK = """
+{requests: 3, process: poisson, rate_per_s: 500, mix: [{model: digits, deadline_ms: 20000}]}
+"""
+FLEET = """
+models: [{name: digits, base_ms: 5, per_item_ms: 1, batches: [1]}]
+boxes: [{devices: [{id: "cpu:0"}]}]
+"""
+
+
 def chance_plan(count: int, budget_ms: int = 20_000) -> list[Arrival]:
     chance = random.Random(1)
     times = sorted(chance.randrange(300 * MS) for _ in range(count))
@@ -432,3 +444,21 @@ def test_a_schedule_that_cannot_be_read_on_ends_the_replay(box):
 def test_no_process_is_no_way_to_send(tmp_path):
     with pytest.raises(ValueError, match="processes is an integer from 1"):
         play_live(f"unix://{tmp_path}/s", [], processes=0)
+
+
+def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
+    def swap(peer: Any, header: Any) -> None:
+        box.status = {"policy": {"name": "edf"}}
+        peer.answer(header)
+
+    (tmp_path / "work.yaml").write_text(WORK)
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    ask = Ask(str(tmp_path / "work.yaml"), fleet=str(tmp_path / "fleet.yaml"))
+    (experiment,) = planned(ask)
+    box.status = {"policy": {"name": "goodput"}}
+    result, warnings = play_experiment(experiment, 1, box.url)
+    assert (result.policy, warnings) == ("goodput", [])
+    box.on_infer = swap
+    result, warnings = play_experiment(experiment, 1, box.url)
+    assert warnings == ["the box's policy was swapped meanwhile, from goodput to edf"]
+    assert result.notes[-1:] == warnings
