@@ -42,6 +42,7 @@ from scheduler.policy_loading import load_policy
 from scheduler.result import Result
 from scheduler.tenants import load_access, read_token
 from scheduler.wire import FrameLimits
+from workers.starting_again import tried_again
 
 if TYPE_CHECKING:
     from scheduler.daemon.cache.front import ResultCache
@@ -69,6 +70,7 @@ class SchedulerProcess:
         door_socket: Where the doors in processes of their own reach it.
     """
 
+    @tried_again("the scheduler")
     def __init__(
         self,
         config: Config,
