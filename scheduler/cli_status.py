@@ -40,6 +40,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         Text(f"Changed, and not taken over: {change}", "yellow")
         for change in status.get("not_taken_over", ())
     ]
+    if (journal := status.get("journal")) and (journal.get("problem") or journal.get("dropped")):
+        parts.append(_journal(journal))
     parts += [Text(), _targets(status)]
     if ways := [target for target in status.get("targets", []) if "way" in target]:
         parts += [Text(), _ways(ways)]
@@ -73,6 +75,15 @@ def headline(status: Answer) -> Text:
     if status.get("draining"):
         line.append("  draining: it takes no new requests", style="bold yellow")
     return line
+
+
+def _journal(journal: Answer) -> Text:
+    """What keeps the journal from being written, and what is missing in it."""
+    missing = f"{journal['dropped']:,} events are missing in it" if journal.get("dropped") else ""
+    if not journal.get("problem"):
+        return Text(f"The journal {journal['folder']} is written again: {missing}", "yellow")
+    told = f"The journal {journal['folder']} can't be written: {journal['problem']}"
+    return Text(told + (f"; {missing}" if missing else ""), "red")
 
 
 def _durable(durable: Answer) -> Text:

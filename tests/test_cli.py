@@ -283,6 +283,20 @@ class TestStatus:
         assert "is asked again when the configuration is saved: mine.py: OSError: [/b] disk" in told
         assert "not taken over: edge.yaml: devices wait for the next start" in out
 
+    @pytest.mark.parametrize(
+        ("about", "told"),
+        [
+            ({"problem": "Read-only file system"}, "can't be written: Read-only file system"),
+            ({"problem": "No space", "dropped": 2_248}, "No space; 2,248 events are missing in it"),
+            ({"problem": None, "dropped": 3}, "/j is written again: 3 events are missing in it"),
+        ],
+    )
+    def test_a_journal_that_is_not_whole_is_named(self, about, told):
+        console = Console(file=StringIO(), width=100, color_system=None)
+        console.print(status_view({**STATUS, "journal": {"folder": "/j", **about}}))
+        assert isinstance(console.file, StringIO)
+        assert told in " ".join(console.file.getvalue().split())
+
     def test_what_lies_beyond_the_box(self, box, laxity):
         _, out, _ = laxity("status")
         assert re.search(r"eu +half-open +12 +14.2 ms +3 ms +1.6 % +42", out)

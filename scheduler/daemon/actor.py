@@ -141,7 +141,7 @@ class SchedulerProcess:
         limits = config.limits
         policy = (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
-        self._journal = _open_journal(config, policy, held)
+        self._journal, self._no_journal = _open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
         self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price)
         rules = DoorRules(
@@ -234,7 +234,7 @@ class SchedulerProcess:
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
-            "journal": self._journal.status() if self._journal is not None else None,
+            "journal": self._journal.status() if self._journal is not None else self._no_journal,
             "cache": self._cache.status() if self._cache is not None else None,
             "durable": tasks.desk.status() if (tasks := self._door.tasks) is not None else None,
             "neighbours": self._neighbours.describe() if self._neighbours is not None else None,
@@ -316,17 +316,18 @@ def _opened_cache(config: Config, driver: Driver) -> ResultCache | None:
 
 def _open_journal(
     config: Config, policy: tuple[str, dict[str, Any]], limits: Limits
-) -> Journal | None:
-    """The journal that the configuration asks for; None where it can't be had, too."""
+) -> tuple[Journal | None, dict[str, Any] | None]:
+    """The journal that the configuration asks for; where it can't be had, its status instead."""
     if not config.journal.enabled:
-        return None
+        return None, None
     folder = config.journal.dir or config.state_dir / "journal"
     bounds = JournalBounds(config.journal.max_mb * 10**6, config.journal.files)
     try:
-        return Journal(folder, policy, limits, bounds)
+        return Journal(folder, policy, limits, bounds), None
     except OSError as error:
         log.error("no journal is written", folder=str(folder), error=str(error))
-        return None
+        why = f"{error.strerror or error}; it is tried again at the next start"
+        return None, {"folder": str(folder), "problem": why}
 
 
 def _open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor | None:
