@@ -38,7 +38,7 @@ from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.task_door import TaskDoor
-from scheduler.policy_loading import load_policy
+from scheduler.policy_loading import check_policy
 from scheduler.result import Result
 from scheduler.tenants import load_access, read_token
 from scheduler.wire import FrameLimits
@@ -281,8 +281,8 @@ def _reloaded(
         return old, []
     try:
         new = load_config(config_file, over)
-        load_policy(new.policy.name, **new.policy.options)
-    except (ConfigError, ValueError) as error:
+        check_policy(new.policy, config_file)
+    except ConfigError as error:
         log.error("configuration not taken over", file=str(config_file), error=str(error))
         return old, [str(error)]
     taken = old.model_copy(update={"policy": new.policy})

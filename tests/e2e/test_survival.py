@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -295,6 +296,7 @@ def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> No
         status = client.status()
         assert status["policy"]["name"] == "goodput"
         assert "no-such-policy" in status["not_taken_over"][0]
+        assert re.match(rf"{lasting.config_file}:\d+: policy", status["not_taken_over"][0])
         lasting.write_config(policy={"name": "goodput"})
         while client.status()["not_taken_over"]:
             threading.Event().wait(0.01)
