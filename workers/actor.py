@@ -126,10 +126,14 @@ class WorkerProcess:
 
     def _watch(self) -> None:
         """Tells what the device does, and has it measured again when it is set otherwise."""
+        told = len(self._host.problems)
         while True:
             time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
                 self._prepare_anew()
+            if len(self._host.problems) != told:  # as of a model that can't be loaded again
+                told = len(self._host.problems)
+                self._say_catalog()
             self._say_telemetry()
 
     def _end_when_stuck(self) -> None:
