@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from pathlib import Path
 
@@ -65,3 +66,11 @@ def test_each_format_of_a_trace_is_described():
     replay = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
     table = replay.partition("| format of a trace |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)`", table, re.M) == list(FORMATS)
+
+
+def test_a_box_that_cannot_start_is_started_again_without_end():
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(ROOT / "deploy" / "edge_agent.service")
+    assert unit["Service"]["Restart"] in ("on-failure", "always")
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
