@@ -45,7 +45,7 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     parts += [Text(), _targets(status)]
     if ways := [target for target in status.get("targets", []) if "way" in target]:
         parts += [Text(), _ways(ways)]
-    if spending := [t for t in status.get("targets", []) if t.get("spending", {}).get("spent")]:
+    if spending := [t for t in status.get("targets", []) if _has_spent(t.get("spending", {}))]:
         parts += [Text(), _spending(spending)]
     if neighbours := status.get("neighbours"):
         parts += [Text(), *_members(neighbours, status.get("targets", []))]
@@ -150,6 +150,11 @@ def _ways(targets: Sequence[Answer]) -> Table:
             "" if mbps is None else figure(mbps),
         )
     return table
+
+
+def _has_spent(spending: Answer) -> bool:
+    """Since the start or, as far as a budget still counts it, before."""
+    return bool(spending.get("spent")) or any(b["spent"] for b in spending.get("budgets", ()))
 
 
 def _spending(targets: Sequence[Answer]) -> Table:
