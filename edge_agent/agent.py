@@ -14,8 +14,7 @@ from typing import Any
 
 import psutil
 import ray
-import watchfiles
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from edge_agent import contention
 from edge_agent.checking import Unusable, check_named
@@ -28,6 +27,7 @@ from edge_agent.readiness import Readiness
 from edge_agent.rebirth import mark_life, start_over
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
+from edge_agent.watching import FileWatch
 from edge_agent.worker_arguments import worker_arguments
 from scheduler.config import Config, DeviceConfig
 from scheduler.daemon.actor import SchedulerActor
@@ -88,6 +88,7 @@ class Agent:
     def _start(
         self, config_file: Path | None, over: Mapping[str, Any], cores: tuple[int, ...]
     ) -> None:
+        watch = FileWatch(_read_again(self.config, config_file))  # they are read from here on
         links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in self.devices}
         owned = {core for device in self.devices for core in device.cores}
         spare = tuple(core for core in cores if core not in owned)
@@ -107,27 +108,20 @@ class Agent:
         self._doors = Doors(self.config, self._run_dir, self._run_dir / "doors.sock", spare)
         self.addresses += self._doors.addresses
         if config_file is not None:
-            threading.Thread(target=self._watch, args=(config_file,), daemon=True).start()
+            heard = (self._reload, self._stopping)
+            threading.Thread(target=watch.run, args=heard, daemon=True).start()
 
-    def _watch(self, config_file: Path) -> None:
-        """Has the configuration, tokens and certificates read again when a file changed."""
-        config = self.config
-        tls = (config.tls.cert, config.tls.key) if config.tls is not None else ()
-        watched = {config_file, config.token_file, config.tenants_file, *tls} - {None}
-        files = {path.absolute() for path in watched if path is not None}
-        # The folders, because editors replace files rather than write to them.
-        for changes in watchfiles.watch(
-            *{path.parent for path in files},
-            debounce=100,
-            stop_event=self._stopping,
-            raise_interrupt=False,
-            recursive=False,
-        ):
-            if any(Path(path) in files for _, path in changes):
-                with contextlib.suppress(RayActorError):  # it reads the file when it is back
-                    ray.get(self.scheduler.reload.remote())
-                if self._doors is not None:
-                    self._doors.reload()
+    def _reload(self) -> None:
+        """Has the configuration, tokens and certificates read again."""
+        try:
+            ray.get(self.scheduler.reload.remote())
+        except RayActorError:  # it reads the file when it is back
+            pass
+        except RayTaskError as error:  # whatever it is: later changes are to be heard of
+            told = f"the configuration could not be taken over: {cause_of(error)}"
+            print(told, file=sys.stderr, flush=True)
+        if self._doors is not None:
+            self._doors.reload()
 
     def status(self) -> dict[str, Any]:
         """What the scheduler says of itself and its targets."""
@@ -202,6 +196,12 @@ class Agent:
         forgive(self.config.state_dir / ATTEMPTS, ended)
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)
+
+
+def _read_again(config: Config, file: Path | None) -> list[Path]:
+    """The files whose changes are taken over while it runs."""
+    tls = (config.tls.cert, config.tls.key) if config.tls is not None else ()
+    return [path for path in (file, config.token_file, config.tenants_file, *tls) if path]
 
 
 def _check(

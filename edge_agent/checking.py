@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
 from edge_agent.worker_arguments import device_spec
-from scheduler.config import Config, PolicyConfig
+from scheduler.config import Config
 from scheduler.config_problems import ConfigError, problem_at
 from scheduler.errors import LaxityError
 from scheduler.ingress.certificates import server_context
-from scheduler.policy_loading import load_policy
+from scheduler.policy_loading import check_policy
 from scheduler.tenants import load_access, read_secret, read_token
 from workers.runtimes.base import DeviceError
 from workers.usable_runtimes import check_settings
@@ -41,24 +39,6 @@ def check_named(
     found = [str(error) for error in (*_settings(config, file), *_files(config, readable))]
     if found:
         raise Unusable("\n".join(found))
-
-
-def check_policy(policy: PolicyConfig, file: Path | None) -> None:
-    """Makes the policy once, as whoever runs it will.
-
-    Args:
-        policy: Its name and options.
-        file: Where they were read from.
-
-    Raises:
-        ConfigError: There is none of that name, or it does not take the options.
-    """
-    try:
-        with redirect_stdout(sys.stderr):  # a policy may print while it is made
-            load_policy(policy.name, **policy.options)
-    except ValueError as error:
-        source = str(file or "defaults")
-        raise ConfigError(source, [problem_at(file, ["policy"], str(error))]) from None
 
 
 def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:

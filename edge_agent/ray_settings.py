@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def set_ray_environment(state_dir: Path) -> None:
 def _token_file(state_dir: Path) -> Path:
     path = state_dir / "ray_token"
     with made(state_dir):
-        # Empty is what a box that was switched off soon after its first start may have left.
-        if not path.exists() or not path.read_text(errors="replace").strip(" \0\n"):
+        # A box that was switched off soon after its first start may have left it empty, and a disk
+        # that fails anything; Ray would end the agent without a word of this file.
+        if not path.exists() or not re.fullmatch(r"[!-~]+\s*", path.read_text(errors="replace")):
             replace_file(path, secrets.token_hex(32), durable=True, mode=0o600)
     return path

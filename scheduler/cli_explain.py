@@ -98,6 +98,11 @@ def _journal_of(url: str | None) -> Path:
     if journal is None:
         raise LaxityError("the box keeps no journal (journal.enabled); --journal names another one")
     folder = Path(journal["folder"])
+    if problem := journal.get("problem"):
+        told = f"the journal {folder} can't be written: {problem}"
+        if not folder.exists():
+            raise LaxityError(told)
+        _say(f"{told}; the newest events are not in it")
     if not folder.is_dir():
         raise LaxityError(f"the journal is on the box, in {folder}; copy it, and name --journal")
     return folder

@@ -40,10 +40,12 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         Text(f"Changed, and not taken over: {change}", "yellow")
         for change in status.get("not_taken_over", ())
     ]
+    if (journal := status.get("journal")) and (journal.get("problem") or journal.get("dropped")):
+        parts.append(_journal(journal))
     parts += [Text(), _targets(status)]
     if ways := [target for target in status.get("targets", []) if "way" in target]:
         parts += [Text(), _ways(ways)]
-    if spending := [t for t in status.get("targets", []) if t.get("spending", {}).get("spent")]:
+    if spending := [t for t in status.get("targets", []) if _has_spent(t.get("spending", {}))]:
         parts += [Text(), _spending(spending)]
     if neighbours := status.get("neighbours"):
         parts += [Text(), *_members(neighbours, status.get("targets", []))]
@@ -73,6 +75,15 @@ def headline(status: Answer) -> Text:
     if status.get("draining"):
         line.append("  draining: it takes no new requests", style="bold yellow")
     return line
+
+
+def _journal(journal: Answer) -> Text:
+    """What keeps the journal from being written, and what is missing in it."""
+    missing = f"{journal['dropped']:,} events are missing in it" if journal.get("dropped") else ""
+    if not journal.get("problem"):
+        return Text(f"The journal {journal['folder']} is written again: {missing}", "yellow")
+    told = f"The journal {journal['folder']} can't be written: {journal['problem']}"
+    return Text(told + (f"; {missing}" if missing else ""), "red")
 
 
 def _durable(durable: Answer) -> Text:
@@ -139,6 +150,11 @@ def _ways(targets: Sequence[Answer]) -> Table:
             "" if mbps is None else figure(mbps),
         )
     return table
+
+
+def _has_spent(spending: Answer) -> bool:
+    """Since the start or, as far as a budget still counts it, before."""
+    return bool(spending.get("spent")) or any(b["spent"] for b in spending.get("budgets", ()))
 
 
 def _spending(targets: Sequence[Answer]) -> Table:

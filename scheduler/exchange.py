@@ -34,6 +34,9 @@ from scheduler.result import result_from
 
 _MAX_SENDS = 5
 
+_REFUSED_NS = 5_000_000_000
+"""How long a daemon's refusal stands for all calls; its tokens change while it runs."""
+
 _LEAVE_ROUNDS, _LEAVE_ROUND_S = 500, 0.001
 """How long a connection may take to close."""
 
@@ -58,6 +61,7 @@ class Exchange:
         self._connections: set[Connection] = set()
         self._waiters: set[asyncio.Future[None]] = set()
         self._refused: LaxityError | None = None
+        self._ask_again_ns = 0
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
         self.closed = False
         self._handlers: dict[str, Handler] = {
@@ -90,7 +94,7 @@ class Exchange:
 
     def start(self, *calls: Call) -> None:
         """Sends calls, several of them in one write, now or when there is a connection."""
-        if self.closed or self._refused is not None:
+        if self.closed or self._refusal() is not None:
             for call in calls:
                 self._refuse(call)
             return
@@ -120,8 +124,8 @@ class Exchange:
         """
         if self._connection is not None:
             return
-        if self._refused is not None:
-            raise copy(self._refused)
+        if (refusal := self._refusal()) is not None:
+            raise copy(refusal)
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._waiters.add(waiter)
         self._dialer.dial()
@@ -215,6 +219,12 @@ class Exchange:
             self._calls.pop(call.id, None)
             call.future.cancel()
 
+    def _refusal(self) -> LaxityError | None:
+        """What the daemon said instead of a welcome, until it is worth asking again."""
+        if time.monotonic_ns() >= self._ask_again_ns:
+            self._refused = None
+        return self._refused
+
     def _expired(self, call: Call) -> LaxityError:
         connection = self._connection
         if not call.sends and connection is None:
@@ -258,12 +268,13 @@ class Exchange:
         self._send_waiting()
 
     def on_refused(self, error: LaxityError) -> None:
-        """Ends everything that waited; asking again would give the same answer.
+        """Ends everything that waited; asking again at once would give the same answer.
 
         Each gets an error of its own: one that is raised again and again would gather tracebacks,
         and with them the tensors of all callers.
         """
         self._refused = error
+        self._ask_again_ns = time.monotonic_ns() + _REFUSED_NS
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(copy(error))

@@ -11,12 +11,15 @@ import inspect
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from policies import POLICIES, PolicyFactory, build_policy
+from scheduler.config import PolicyConfig
+from scheduler.config_problems import ConfigError, problem_at
 from scheduler.core.errors import FOREIGN_FAULTS
 from scheduler.core.names import hint
 from scheduler.core.policy import Policy
@@ -39,6 +42,24 @@ def load_policy(name: str, /, **options: Any) -> Policy:
         ValueError: No such policy, it can't be loaded, or not an option of it.
     """
     return build_policy(name, options, find_policy)
+
+
+def check_policy(policy: PolicyConfig, file: Path | None) -> None:
+    """Makes the policy once, as whoever runs it will.
+
+    Args:
+        policy: Its name and options.
+        file: Where they were read from.
+
+    Raises:
+        ConfigError: There is none of that name, or it does not take the options.
+    """
+    try:
+        with redirect_stdout(sys.stderr):  # a policy may print while it is made
+            load_policy(policy.name, **policy.options)
+    except ValueError as error:
+        source = str(file or "defaults")
+        raise ConfigError(source, [problem_at(file, ["policy"], str(error))]) from None
 
 
 def find_policy(name: str) -> PolicyFactory:

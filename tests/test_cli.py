@@ -283,6 +283,29 @@ class TestStatus:
         assert "is asked again when the configuration is saved: mine.py: OSError: [/b] disk" in told
         assert "not taken over: edge.yaml: devices wait for the next start" in out
 
+    def test_a_budget_that_was_spent_before_the_box_started_is_shown(self):
+        spent = {"spent": 0.0, "budgets": [{"seconds": 86_400, "limit": 5.0, "spent": 5.0}]}
+        listed: Any = STATUS["targets"]
+        (cloud,) = [target for target in listed if target["id"] == "eu"]
+        console = Console(file=StringIO(), width=100, color_system=None)
+        console.print(status_view({**STATUS, "targets": [{**cloud, "spending": spent}]}))
+        assert isinstance(console.file, StringIO)
+        assert re.search(r"eu +0 +5 in any day +5, 100.0 %", console.file.getvalue())
+
+    @pytest.mark.parametrize(
+        ("about", "told"),
+        [
+            ({"problem": "Read-only file system"}, "can't be written: Read-only file system"),
+            ({"problem": "No space", "dropped": 2_248}, "No space; 2,248 events are missing in it"),
+            ({"problem": None, "dropped": 3}, "/j is written again: 3 events are missing in it"),
+        ],
+    )
+    def test_a_journal_that_is_not_whole_is_named(self, about, told):
+        console = Console(file=StringIO(), width=100, color_system=None)
+        console.print(status_view({**STATUS, "journal": {"folder": "/j", **about}}))
+        assert isinstance(console.file, StringIO)
+        assert told in " ".join(console.file.getvalue().split())
+
     def test_what_lies_beyond_the_box(self, box, laxity):
         _, out, _ = laxity("status")
         assert re.search(r"eu +half-open +12 +14.2 ms +3 ms +1.6 % +42", out)

@@ -12,7 +12,14 @@ from multiprocessing.connection import Connection as Pipe
 
 import pytest
 
-from scheduler import Client, DeadlineExpired, ProtocolError, Unauthorized, Unavailable
+from scheduler import (
+    Client,
+    DeadlineExpired,
+    ProtocolError,
+    Unauthorized,
+    Unavailable,
+    exchange,
+)
 from scheduler.address import parse_address
 from scheduler.connection import connect
 from scheduler.exchange import Exchange
@@ -267,6 +274,20 @@ def test_a_forked_process_is_told_to_make_a_client_of_its_own(box, client):
     peer.answer(asked)
     assert pending.result()["image"].item() == 1
     assert client.infer("digits", image(3), deadline_ms=MINUTE_MS)["image"].item() == 3
+
+
+def test_a_token_that_is_good_again_is_shown_again(box, monkeypatch):
+    monkeypatch.setattr(exchange, "_REFUSED_NS", 0)
+    with Client(box.url) as client:
+        assert client.infer("digits", image(1), deadline_ms=MINUTE_MS)["image"].item() == 1
+        greeted = len(box.messages("hello"))
+        box.on_hello = lambda peer, _: peer.refuse({"id": None}, "unauthorized", "wrong token")
+        box.peers[-1].drop()
+        with pytest.raises(Unauthorized, match="wrong token"):
+            client.infer("digits", image(2), deadline_ms=MINUTE_MS)
+        box.on_hello = welcome
+        assert client.infer("digits", image(3), deadline_ms=MINUTE_MS)["image"].item() == 3
+        assert len(box.messages("hello")) == greeted + 2
 
 
 def test_an_error_that_is_raised_for_all_gathers_nothing(box):

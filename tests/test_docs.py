@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from dataclasses import fields
 from inspect import signature
@@ -105,3 +106,11 @@ def test_each_option_of_a_policy_is_told_with_its_default(name):
             usual, _, others = default.partition(";")
             own = re.search(rf"`{name}` (\S+?)(,|$)", others.strip())
             assert float(own[1] if own else usual) == option.default
+
+
+def test_a_box_that_cannot_start_is_started_again_without_end():
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(ROOT / "deploy" / "edge_agent.service")
+    assert unit["Service"]["Restart"] in ("on-failure", "always")
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"

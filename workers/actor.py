@@ -26,6 +26,7 @@ from workers.residency import Key
 from workers.runtimes.base import DeviceSpec
 from workers.runtimes.emulated import link_of
 from workers.runtimes.emulated_link import EmulatedLink
+from workers.starting_again import tried_again
 
 LOOK_FOR_STUCK_S = 0.5
 LAST_WORDS_S = 2.0
@@ -57,7 +58,8 @@ class WorkerProcess:
             DeviceError: The device's runtimes or cores cannot be had.
             RepositoryError: The repository's folder cannot be read.
         """
-        self._host = DeviceHost(spec, models, state_dir, max_batch, effort)
+        with tried_again(f"the worker of {spec.id}"):
+            self._host = DeviceHost(spec, models, state_dir, max_batch, effort)
         link = link_of(spec)
         own_path = link_path if link is None else link_path.with_suffix(".far")
         self._due: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
@@ -124,10 +126,14 @@ class WorkerProcess:
 
     def _watch(self) -> None:
         """Tells what the device does, and has it measured again when it is set otherwise."""
+        told = len(self._host.problems)
         while True:
             time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
                 self._prepare_anew()
+            if len(self._host.problems) != told:  # as of a model that can't be loaded again
+                told = len(self._host.problems)
+                self._say_catalog()
             self._say_telemetry()
 
     def _end_when_stuck(self) -> None:

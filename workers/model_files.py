@@ -7,7 +7,10 @@ from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
+import xxhash
+
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_CHUNK_BYTES = 1 << 20
 _LENGTH_DELIMITED = 2
 _FIXED_BYTES = {1: 8, 5: 4}
 _LONGEST_VARINT = 10
@@ -77,6 +80,21 @@ def weight_files(path: Path) -> list[Path]:
     beside = {part for part in path.parent.glob(f"{escape(path.name)}*") if part.is_file()}
     named = {part for part in _named_weights(path) if part.is_file()}
     return [*sorted(beside), *sorted(named - beside)]
+
+
+def files_digest(path: Path) -> str:
+    """A hash of a model file with its weight files.
+
+    Raises:
+        OSError: One can't be read.
+        ModelFileFault: As in `check_model_files`.
+    """
+    digest = xxhash.xxh3_128()
+    for part in weight_files(path):
+        with part.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 def weight_bytes(path: Path) -> int:

@@ -21,7 +21,7 @@ from workers.model import (
     Tolerance,
     Variant,
 )
-from workers.model_files import ModelFileFault, check_model_files, weight_files
+from workers.model_files import ModelFileFault, check_model_files, files_digest
 from workers.model_yaml import (
     NAME_PATTERN,
     ModelFile,
@@ -49,7 +49,6 @@ DEFAULT_MAX_BATCH = 32
 """The most items in a batch of a model whose `model.yaml` sets no `max_batch`."""
 
 _SUFFIXES = (".onnx", ".xml")
-_CHUNK_BYTES = 1 << 20
 
 
 class RepositoryError(Exception):
@@ -195,7 +194,7 @@ def _load_variant(folder: Path, name: str, entry: VariantEntry, rank: int) -> _C
         precision=entry.precision,
         accuracy=entry.accuracy,
         rank=rank,
-        digest=_digest(path),
+        digest=files_digest(path),
         fixed_batch=reading.fixed_batch,
         stateful=reading.stateful,
     )
@@ -288,16 +287,6 @@ def _fitting(
     if not fits:
         raise ModelFileError(f"{key}: {shape} does not fit '{name}' of {wanted}")
     return tuple(shape)
-
-
-def _digest(path: Path) -> str:
-    """Hash a model file with its weight files."""
-    digest = xxhash.xxh3_128()
-    for part in weight_files(path):
-        with part.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _model_digest(variants: tuple[Variant, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from workers.fingerprint import Fingerprint
 from workers.judging import Answers, Judge, batch_limit
 from workers.loading import Loader, Surroundings, spell
 from workers.model import Model, Variant
+from workers.model_files import ModelFileFault, files_digest
 from workers.profile_store import Profile
 from workers.reference import reference_answers, reference_runtimes
 from workers.runtimes.base import DeviceSpec, Runtime, Session
@@ -164,8 +166,17 @@ class RuntimeTrials:
         self._keep(self._runtimes[choice.runtime], Case(model, variant), choice.profile, of)
 
     def reload(self, model: Model, variant: Variant, runtime: str) -> Session | None:
-        """Load once more what was chosen before; None, with a problem, if that fails."""
-        return self._loader.load(self._runtimes[runtime], Case(model, variant))
+        """Load once more what was chosen before; None, with a problem, if that fails.
+
+        A file that was exchanged meanwhile is not what was measured, nor what others keep answers
+        of: it is served from the next start on.
+        """
+        case = Case(model, variant)
+        with suppress(OSError, ModelFileFault):  # the runtime says what is wrong with it
+            if files_digest(variant.path) != variant.digest:
+                self._loader.report(case, runtime, "its file was exchanged since the box started")
+                return None
+        return self._loader.load(self._runtimes[runtime], case)
 
     def _as_before(self, runtime: Runtime, case: Case, profile: Profile) -> Choice | None:
         session = self._loader.load(runtime, case)

@@ -17,7 +17,6 @@ import ray
 from ray import serve
 from ray.exceptions import RayActorError
 
-from edge_agent.checking import check_policy
 from edge_agent.cloud.application import application
 from edge_agent.cloud.config import CloudConfig
 from edge_agent.cloud.record import Record, forget_record
@@ -27,6 +26,7 @@ from edge_agent.errors import AgentError
 from edge_agent.listening import check_free
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
+from scheduler.policy_loading import check_policy
 from scheduler.tenants import load_access
 
 _LOOK_S = 0.5

@@ -39,10 +39,11 @@ from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.task_door import TaskDoor
-from scheduler.policy_loading import files_of, load_policy
+from scheduler.policy_loading import check_policy, files_of
 from scheduler.result import Result
 from scheduler.tenants import load_access, read_token
 from scheduler.wire import FrameLimits
+from workers.starting_again import tried_again
 
 if TYPE_CHECKING:
     from scheduler.daemon.cache.front import ResultCache
@@ -70,6 +71,7 @@ class SchedulerProcess:
         door_socket: Where the doors in processes of their own reach it.
     """
 
+    @tried_again("the scheduler")
     def __init__(
         self,
         config: Config,
@@ -141,7 +143,7 @@ class SchedulerProcess:
         limits = config.limits
         policy = (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
-        self._journal = _open_journal(config, policy, held)
+        self._journal, self._no_journal = _open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
         self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price)
         rules = DoorRules(
@@ -241,7 +243,7 @@ class SchedulerProcess:
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
-            "journal": self._journal.status() if self._journal is not None else None,
+            "journal": self._journal.status() if self._journal is not None else self._no_journal,
             "cache": self._cache.status() if self._cache is not None else None,
             "durable": tasks.desk.status() if (tasks := self._door.tasks) is not None else None,
             "neighbours": self._neighbours.describe() if self._neighbours is not None else None,
@@ -288,8 +290,8 @@ def _reloaded(
         return old, []
     try:
         new = load_config(config_file, over)
-        load_policy(new.policy.name, **new.policy.options)
-    except (ConfigError, ValueError) as error:
+        check_policy(new.policy, config_file)
+    except ConfigError as error:
         log.error("configuration not taken over", file=str(config_file), error=str(error))
         return old, [str(error)]
     taken = old.model_copy(update={"policy": new.policy})
@@ -323,17 +325,18 @@ def _opened_cache(config: Config, driver: Driver) -> ResultCache | None:
 
 def _open_journal(
     config: Config, policy: tuple[str, dict[str, Any]], limits: Limits
-) -> Journal | None:
-    """The journal that the configuration asks for; None where it can't be had, too."""
+) -> tuple[Journal | None, dict[str, Any] | None]:
+    """The journal that the configuration asks for; where it can't be had, its status instead."""
     if not config.journal.enabled:
-        return None
+        return None, None
     folder = config.journal.dir or config.state_dir / "journal"
     bounds = JournalBounds(config.journal.max_mb * 10**6, config.journal.files)
     try:
-        return Journal(folder, policy, limits, bounds)
+        return Journal(folder, policy, limits, bounds), None
     except OSError as error:
         log.error("no journal is written", folder=str(folder), error=str(error))
-        return None
+        why = f"{error.strerror or error}; it is tried again at the next start"
+        return None, {"folder": str(folder), "problem": why}
 
 
 def _open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor | None:

@@ -144,6 +144,7 @@ class Journal:
             "written_bytes": self._writer.taken_bytes,
             "waiting_bytes": self._queued_bytes - self._writer.taken_bytes,
             "dropped": self.dropped,
+            "problem": self._writer.problem,
         }
 
     def note(
@@ -261,6 +262,7 @@ class _Writer:
         lost: Events that could not be written.
         unmarked: The same, and those whose absence could not be written.
         failed: The file is given up; the loop has to begin another.
+        problem: Why nothing can be written; None while it can.
     """
 
     def __init__(
@@ -280,7 +282,7 @@ class _Writer:
         self._bounds = bounds
         self._open_part = open_part
         self._file: BinaryIO | None = None
-        self._complained = False
+        self.problem: str | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="laxity-journal", daemon=True)
         self._thread.start()
@@ -314,6 +316,7 @@ class _Writer:
     def _next(self, part: _Part) -> None:
         self._shut()
         try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # somebody made room
             self._make_room()
             self._file = self._open_part(part.path)
             self._write_bytes(part.head)
@@ -350,17 +353,17 @@ class _Writer:
         self.unmarked += events + sum(i.missing for i in block if isinstance(i, _Mark))
 
     def _rejoice(self) -> None:
-        if self._complained:
-            self._complained = False
+        if self.problem is not None:
+            self.problem = None
             log.info("the journal goes on", folder=str(self._folder))
 
     def _give_up(self, error: OSError) -> None:
         """Leaves a file that may end in the middle of a record."""
         self._shut()
         self.failed = True
-        if not self._complained:
-            self._complained = True
+        if self.problem is None:
             log.error("the journal can't be written", folder=str(self._folder), error=str(error))
+        self.problem = error.strerror or str(error)
 
     def _shut(self) -> None:
         if self._file is not None:

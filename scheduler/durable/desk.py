@@ -83,6 +83,7 @@ class TaskDesk:
         self._clock = clock or TaskClock()
         self._store = Store(folder, bounds, self._loop)
         self._feeder = Feeder(driver, self._store, self._clock, may_run, self._ended)
+        self._refusal: str | None = None
         self._waits = Shares()
         self._fetching = Shares()
         self._waiters: dict[int, list[Callable[[], None]]] = {}
@@ -148,6 +149,7 @@ class TaskDesk:
         task = NewTask(tenant, id_, content, self._clock.wall_ms(), deadline_ms, *share)
 
         def written(found: tuple[int, bool] | LaxityError) -> None:
+            self._heed(found)
             if isinstance(found, LaxityError):
                 then(found)
                 return
@@ -160,6 +162,17 @@ class TaskDesk:
             then(is_new)
 
         self._store.write(lambda db: db.add(task), written)
+
+    def _heed(self, found: object) -> None:
+        """Notes whether the disk takes tasks, for who looks after the box."""
+        broken = isinstance(found, LaxityError) and (
+            found.detail.get("limit") == "disk" or found.detail.get("durable") is False
+        )
+        if broken and self._refusal is None:
+            log.error("durable tasks are refused", folder=str(self._folder), error=str(found))
+        elif self._refusal is not None and not broken:
+            log.info("durable tasks are taken again", folder=str(self._folder))
+        self._refusal = f"{self._folder}: the last one was refused: {found}" if broken else None
 
     def known(self, tenant: str, id_: str, asked: Asked, then: Then) -> None:
         """Whether a task is kept already, with that content."""
@@ -259,7 +272,7 @@ class TaskDesk:
         """How it is, for people and programs."""
         return {
             "dir": str(self._folder),
-            "problem": self._store.problem,
+            "problem": self._store.problem or self._refusal,
             "waiting": len(self._feeder.tasks),
             "running": sum(task.where is Where.FED for task in self._feeder.tasks.values()),
         }

@@ -95,7 +95,7 @@ def _whole(status: Mapping[str, Any]) -> Iterator[Metric]:
         queued[queue["model"]] = queued.get(queue["model"], 0) + queue["requests"]
     text = "Requests that wait for a target"
     yield _gauge("queued_requests", text, *(({"model": m}, n) for m, n in queued.items()))
-    dropped = status["journal"] and status["journal"]["dropped"]
+    dropped = status["journal"] and status["journal"].get("dropped")
     if dropped is not None:
         yield _counter("journal_dropped", "Steps that the journal had no room for", ({}, dropped))
 

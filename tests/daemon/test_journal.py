@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import stat
 import threading
 import typing
@@ -352,17 +353,31 @@ def test_a_full_disk_costs_records_and_no_more_than_those(tmp_path):
     for number in range(11, 14):
         note_requests(journal, number, 1)
         eventually(lambda: not journal.status()["waiting_bytes"])
+    assert journal.status()["problem"] == "No space left on device"
     disk.broken = False
     note_requests(journal, 14, 1)
     eventually(lambda: not journal.status()["waiting_bytes"])
     note_requests(journal, 15, 1)
     journal.close()
+    assert journal.status()["problem"] is None
     kept = submitted(tmp_path)
     assert kept[:10] == list(range(1, 11))
     assert kept[-1] == 15
     missing = sum(gap.count for gap in gaps(tmp_path))
     assert missing == journal.dropped >= 3
     assert len(journal_files(tmp_path)) == 2
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path):
+    folder = tmp_path / "j"
+    journal = Journal(folder, GOODPUT, Limits(), JournalBounds(bytes=8_000, files=2), lambda: 0)
+    note_requests(journal, 1, 10)
+    eventually(lambda: not journal.status()["waiting_bytes"])
+    shutil.rmtree(folder)
+    note_requests(journal, 11, 100)
+    journal.close()
+    assert journal.status()["problem"] is None
+    assert submitted(folder)[-1] == 110
 
 
 def test_what_cannot_be_written_down_does_not_disturb(tmp_path):

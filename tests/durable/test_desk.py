@@ -18,7 +18,7 @@ from scheduler.daemon.driver import Driver
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Database, Op
 from scheduler.durable.desk import TaskDesk
-from scheduler.durable.records import Bounds, Kept
+from scheduler.durable.records import Bounds, Kept, NewTask
 from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound, Unavailable
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
@@ -405,6 +405,28 @@ def test_one_damaged_task_costs_no_other(tmp_path: Path, specs: bytes) -> None:
         counter.desk._store.read(lambda db: db.inputs([1, 2, 3]), read.set_result)
         assert set(await read) == {1, 3}
         assert (await counter.ask("task_cancel", task="b"))["cancelled"]
+        await counter.close()
+
+    run(scene)
+
+
+def test_who_looks_after_the_box_hears_that_the_disk_takes_no_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(database: Database, task: NewTask) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        with monkeypatch.context() as full:
+            full.setattr(Database, "add", fails)
+            await counter.submit("b")
+        told = counter.desk.status()["problem"]
+        assert told == f"{tmp_path}: the last one was refused: there is no room for it: " + (
+            "database or disk is full"
+        )
+        await counter.submit("c")
+        assert counter.desk.status()["problem"] is None
         await counter.close()
 
     run(scene)

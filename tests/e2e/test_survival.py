@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ import yaml
 
 from scheduler import Client, DeadlineExpired, RequestEnded, Result
 from tests.e2e.running_agent import RunningAgent, marked, processes_of
+from tests.waiting import eventually
 from tests.workers.onnx_models import counts, save
 
 X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
@@ -54,8 +57,8 @@ def cmdline(process: psutil.Process) -> list[str]:
 class Load:
     """Requests without end from a thread, with a record of each one's ending."""
 
-    def __init__(self, url: str, deadline_ms: float = 500) -> None:
-        self._client = Client(url)
+    def __init__(self, url: str, deadline_ms: float = 500, token: str | None = None) -> None:
+        self._client = Client(url, token=token)
         self._deadline_ms = deadline_ms
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -123,6 +126,29 @@ def test_a_killed_actor_comes_back_and_every_request_ends_once(
     assert load.endings["result"] > 0
 
 
+def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
+    models: Path, tmp_path: Path
+) -> None:
+    own, token = tmp_path / "models", tmp_path / "token"
+    shutil.copytree(models / "relu", own / "relu")
+    token.write_text("a token of the box")
+    token.chmod(0o600)
+    agent = RunningAgent(tmp_path, own, token_file=str(token))
+    load = Load(agent.url, token=token.read_text())
+    load.wait_for_result_after(0)
+    for actor, said, lacks in (
+        ("WorkerProcess", "model repository ", own),
+        ("SchedulerProcess", "", token),
+    ):
+        lacks.rename(tmp_path / "away")
+        os.kill(agent.pid_of(actor), signal.SIGKILL)
+        eventually(partial(says, agent, f"can't start again: {said}{lacks}: "))
+        (tmp_path / "away").rename(lacks)
+        load.wait_for_result_after(time.monotonic())
+    load.finish()
+    agent.end()
+
+
 def test_a_batch_that_never_ends_costs_its_device_seconds(models: Path, tmp_path: Path) -> None:
     own = tmp_path / "models"
     shutil.copytree(models / "relu", own / "relu")
@@ -145,6 +171,11 @@ def test_a_batch_that_never_ends_costs_its_device_seconds(models: Path, tmp_path
     assert result["y"].tolist() == [0, 0, 2]
     (lost,) = [line for line in agent.lines if "target lost" in line]
     assert "a batch of 1 of counts/only has run for" in lost
+
+
+def says(agent: RunningAgent, text: str) -> bool:
+    """Whether a line of the log has it."""
+    return any(text in line for line in agent.lines)
 
 
 def after(lines: list[str], word: str) -> list[str]:
@@ -280,6 +311,7 @@ def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> No
         status = client.status()
         assert status["policy"]["name"] == "goodput"
         assert "no-such-policy" in status["not_taken_over"][0]
+        assert re.match(rf"{lasting.config_file}:\d+: policy", status["not_taken_over"][0])
         lasting.write_config(policy={"name": "goodput"})
         while client.status()["not_taken_over"]:
             threading.Event().wait(0.01)

@@ -27,10 +27,11 @@ def test_a_token_is_made_once(token: Path) -> None:
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(token)
 
 
-@pytest.mark.parametrize("left", ["", "\0" * 64])
+@pytest.mark.parametrize("left", ["", "\0" * 64, "5f\0\0", "\x93\x07j\udcff"])
 def test_a_token_that_a_lost_write_has_left_is_made_anew(token: Path, left: str) -> None:
-    token.write_text(left)
+    token.write_bytes(left.encode(errors="surrogateescape"))
     set_ray_environment(token.parent)
 
     assert len(token.read_text()) == 64
     assert "\0" not in token.read_text()
+    assert token.read_text().isalnum()

@@ -95,6 +95,23 @@ def test_there_is_room_for_a_model_before_it_is_loaded(start, add, monkeypatch):
     assert loaded == [False]
 
 
+def test_a_model_whose_file_was_exchanged_does_not_come_back_as_what_it_was(start, add, root):
+    dense(add, "a", "b")
+    host, _ = start(model_bytes=DENSE_BYTES + 4000)
+    list(host.prepare())
+    (file,) = (root / "a").rglob("*.onnx")
+    whole = file.read_bytes()
+    file.write_bytes((root / "b" / file.relative_to(root / "a")).read_bytes())
+
+    (told,) = host.run("a", "a", [{"x": np.ones(128, np.float32)}])
+
+    assert isinstance(told, RunError)
+    assert "could not be loaded again: its file was exchanged since the box started" in str(told)
+
+    file.write_bytes(whole)
+    ask(host, "a")
+
+
 def test_a_pinned_model_stays(start, add):
     dense(add, "a", residency="pinned")
     dense(add, "b", "c")

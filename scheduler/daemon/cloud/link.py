@@ -100,7 +100,7 @@ class CloudLink:
         )
         self._measuring: asyncio.Task[None] | None = None
         self._problems: list[tuple[str, str]] = []
-        self._gone = ""
+        self._gone = self._why_not = ""
         self._served: set[str] = set()
         self._answered_ns = 0
 
@@ -119,7 +119,9 @@ class CloudLink:
                     known = {n: each.measured() for n, each in latencies.items() if n != self._gone}
                     await asyncio.sleep(self._looks.next_ns() / 1e9)
                 except RemoteError as error:
-                    log.warning("cloud not used", target=self._id, reason=str(error))
+                    if str(error) != self._why_not:  # one that stays away is told of once
+                        self._why_not = str(error)
+                        log.warning("cloud not used", target=self._id, reason=self._why_not)
                     await self._wait_to_retry(str(error))
                 except Exception as error:  # the box must not lose a target to a fault in here
                     log.error("cloud link failed", target=self._id, exc_info=error)
@@ -202,6 +204,7 @@ class CloudLink:
         self._problems = found.problems
         self._listener.on_catalog(self._id, [], found.problems)
         self._memory.write(found.latencies.values())
+        self._why_not = ""
         log.info("cloud ready", target=self._id, models=sorted(found.latencies))
         self._standing.begin(found.latencies)
         self._listener.on_progress(self._id, 1, 1, "ready")

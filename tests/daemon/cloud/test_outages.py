@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 
 from replay.links import LinkEmulator, OneWay
 from scheduler.core.outcomes import Outcome
+from scheduler.daemon.cloud.link import CloudLink
 from tests.daemon.cloud.boxes import box_of, numbers
 from tests.daemon.cloud.far_server import far_server, good
 from tests.daemon.cloud.test_link import hang
@@ -95,6 +97,29 @@ def test_a_server_that_is_not_there_at_first_is_found_when_it_is(tmp_path: Path)
             async with far_server(gone.port):
                 await box.until(lambda: box.is_up, 30)
                 await box.ask()
+
+    asyncio.run(run())
+
+
+def test_the_log_says_once_why_a_server_that_stays_away_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def run() -> None:
+        async with far_server() as far:
+            gone = far.url
+        waits: list[str] = []
+        wait = CloudLink._wait_to_retry
+
+        async def counted(link: CloudLink, reason: str) -> None:
+            waits.append(reason)
+            await wait(link, reason)
+
+        monkeypatch.setattr(CloudLink, "_wait_to_retry", counted)
+        with structlog.testing.capture_logs() as logs:
+            async with box_of(gone, tmp_path) as box:
+                await box.until(lambda: len(waits) >= 4)
+        told = [line["reason"] for line in logs if line["event"] == "cloud not used"]
+        assert told == list(dict.fromkeys(waits))
 
     asyncio.run(run())
 

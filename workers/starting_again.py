@@ -1,0 +1,40 @@
+"""How an actor starts so that Ray never gives it up for good."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+_PAUSE_S = 3.0
+
+
+@contextmanager
+def tried_again(who: str) -> Iterator[None]:
+    """Around the start of an actor: where Ray has brought it back, a start that fails is repeated.
+
+    Ray brings an actor back whose process has ended, and gives one up for good whose constructor
+    raises. At the first start somebody is there to read why. Later nobody is, and what is missing
+    may come back: a folder that is being moved, a file that is being written. So that process
+    ends after a pause, and Ray brings the next.
+
+    Args:
+        who: What the log calls the actor.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not ray.is_initialized() or not _is_brought_back():
+            raise
+        told = f"{who} can't start again: {error}; it is tried once more in {_PAUSE_S:.0f} s"
+        print(told, file=sys.stderr, flush=True)
+        time.sleep(_PAUSE_S)
+        os._exit(1)
+
+
+def _is_brought_back() -> bool:
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
