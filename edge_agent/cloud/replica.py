@@ -7,17 +7,17 @@ import contextlib
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
 import ray
 import structlog
-import watchfiles
 from ray import serve
-from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from starlette.requests import Request
@@ -27,6 +27,7 @@ from edge_agent.cloud.config import CloudConfig, CloudDevice
 from edge_agent.errors import AgentError
 from edge_agent.readiness import Readiness
 from edge_agent.run_dir import make_run_dir
+from edge_agent.watching import FileWatch
 from edge_agent.worker_arguments import worker_arguments
 from scheduler.address import Address
 from scheduler.config import ConfigError
@@ -69,13 +70,20 @@ class Replica:
         set_up_logging(config.log)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self._run_dir = make_run_dir()
-        self._watching: asyncio.Task[None] | None = None
+        self._ending = threading.Event()
+        # From here on they are read.
+        files = [file for file in (config.token_file, config.tenants_file) if file is not None]
+        watch = FileWatch(files)
         with _one_at_a_time(config.state_dir):
             self._start(config)
             Readiness(self._scheduler, self._workers).wait()
         self._box = Box(f"unix://{self._run_dir / 'doors.sock'}")
         self._door = self._open(config)
-        self._watching = asyncio.get_running_loop().create_task(self._watch(config))
+        if files:
+            loop = asyncio.get_running_loop()
+            changed = partial(loop.call_soon_threadsafe, self._reload, config)
+            watching = threading.Thread(target=watch.run, args=(changed, self._ending), daemon=True)
+            watching.start()
 
     def _start(self, config: CloudConfig) -> None:
         own = config.of_replica(self._run_dir / "native.sock")
@@ -111,22 +119,14 @@ class Replica:
         )
         return EmbeddedDoor(service, limits, load_access(config.token_file, config.tenants_file))
 
-    async def _watch(self, config: CloudConfig) -> None:
-        """Reads tokens again when their files change."""
-        files = {config.token_file, config.tenants_file} - {None}
-        folders = {file.parent for file in files if file is not None}
-        if not folders:
+    def _reload(self, config: CloudConfig) -> None:
+        """Reads tokens again, when their files have changed."""
+        try:
+            self._door.reload(load_access(config.token_file, config.tenants_file))
+        except ConfigError as error:
+            log.error("tokens not taken over", error=str(error))
             return
-        async for changes in watchfiles.awatch(*folders, debounce=100, recursive=False):
-            if not any(Path(path) in files for _, path in changes):
-                continue
-            try:
-                self._door.reload(load_access(config.token_file, config.tenants_file))
-            except ConfigError as error:
-                log.error("tokens not taken over", error=str(error))
-                continue
-            with contextlib.suppress(RayActorError):  # it reads them when it is back
-                await self._scheduler.reload.remote()
+        self._scheduler.reload.remote()  # one that dies reads them when it is back
 
     async def __call__(self, request: Request) -> Response:
         """Answers one request of the proxy."""
@@ -157,8 +157,7 @@ class Replica:
         Its actors end with its process; a process that dies without this leaves its folder to the
         next `make_run_dir`.
         """
-        if self._watching is not None:
-            self._watching.cancel()
+        self._ending.set()
         shutil.rmtree(self._run_dir, ignore_errors=True)
 
 

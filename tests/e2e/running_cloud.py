@@ -44,12 +44,17 @@ class RunningCloud:
         self._run = uuid.uuid4().hex
 
     def renew_token(self) -> None:
-        """Puts another token in the place of the one that was good."""
+        """Puts another token in place of the one that was good, by a link as Kubernetes does."""
         self.token = new_token()
+        data = self.folder / uuid.uuid4().hex
+        data.mkdir()
+        (data / "token").touch(0o600)
+        (data / "token").write_text(self.token)
         fresh = self.folder / "fresh"
-        fresh.touch(0o600)
-        fresh.write_text(self.token)
-        fresh.replace(self.folder / "token")
+        fresh.symlink_to(data.name)
+        fresh.replace(self.folder / "..data")
+        if not (self.folder / "token").is_symlink():
+            (self.folder / "token").symlink_to("..data/token")
 
     def laxity(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Runs `laxity cloud COMMAND`."""
