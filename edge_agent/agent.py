@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -30,7 +31,8 @@ from edge_agent.state_lock import locked
 from edge_agent.watching import FileWatch
 from edge_agent.worker_arguments import worker_arguments
 from scheduler.config import Config, DeviceConfig
-from scheduler.daemon.actor import SchedulerActor
+from scheduler.daemon.actor import LISTENING, SchedulerActor
+from scheduler.files import replace_file
 from workers.actor import DeviceWorker
 from workers.control_group import ControlGroupError, hand_on_controllers
 from workers.crash_guard import ATTEMPTS, forgive
@@ -107,6 +109,7 @@ class Agent:
             raise AgentError(cause_of(error)) from None
         self._doors = Doors(self.config, self._run_dir, self._run_dir / "doors.sock", spare)
         self.addresses += self._doors.addresses
+        replace_file(self._run_dir / LISTENING, json.dumps(self.addresses))
         if config_file is not None:
             heard = (self._reload, self._stopping)
             threading.Thread(target=watch.run, args=heard, daemon=True).start()

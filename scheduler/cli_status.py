@@ -31,6 +31,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         rates: Requests per second by outcome since the last look; None on the first.
     """
     parts: list[RenderableType] = [headline(status)]
+    if listening := status.get("listening"):
+        parts.append(Text(f"at {', '.join(listening)}", "dim"))
     if failed := status.get("policy_problem"):
         told = (
             "The configured policy has failed, and is asked again when the configuration is saved"

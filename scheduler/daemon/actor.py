@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import threading
 import time
@@ -58,6 +59,9 @@ _CALLERS = "callers"
 _GC_THRESHOLD = 50_000
 """Collections of cyclic garbage are rare: the hot path makes none, and each one is a pause."""
 
+LISTENING = "listening.json"
+"""Beside the socket for doors: where all doors of the box listen, which only the agent knows."""
+
 
 class SchedulerProcess:
     """A driver and its doors, on an event loop in a thread of its own.
@@ -68,7 +72,8 @@ class SchedulerProcess:
         over: What counts more than the file, as in `load_config`.
         links: The unix socket of each device's worker.
         cores: The CPU cores to run on; empty leaves that to the system.
-        door_socket: Where the doors in processes of their own reach it.
+        door_socket: Where the doors in processes of their own reach it; beside it may be a file
+            `LISTENING` with the addresses of all.
     """
 
     @tried_again("the scheduler")
@@ -94,6 +99,7 @@ class SchedulerProcess:
         self._config_file, self._over = config_file, over
         # A scheduler that Ray brought back begins with what the file says by now.
         self._config, self._not_taken = _reloaded(config, config_file, over)
+        self._listening_file = door_socket.with_name(LISTENING)
         self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
@@ -231,6 +237,14 @@ class SchedulerProcess:
     async def _models(self) -> dict[str, Any]:
         return self._door.admission.describe_models()
 
+    def _listening(self) -> list[str]:
+        """Where all doors are; until the agent has opened those of other processes, its own."""
+        try:
+            listening: list[str] = json.loads(self._listening_file.read_text())
+        except (OSError, ValueError):
+            return self._addresses
+        return listening
+
     def _describe(self) -> dict[str, Any]:
         return {
             "site": self._config.site,
@@ -239,7 +253,7 @@ class SchedulerProcess:
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
             "not_taken_over": self._not_taken,
-            "listening": self._addresses,
+            "listening": self._listening(),
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
