@@ -45,7 +45,7 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     if (journal := status.get("journal")) and (journal.get("problem") or journal.get("dropped")):
         parts.append(_journal(journal))
     parts += [Text(), _targets(status)]
-    if ways := [target for target in status.get("targets", []) if "way" in target]:
+    if ways := [t for t in status.get("targets", []) if t.get("way", {}).get("round_trip_ms")]:
         parts += [Text(), _ways(ways)]
     if spending := [t for t in status.get("targets", []) if _has_spent(t.get("spending", {}))]:
         parts += [Text(), _spending(spending)]

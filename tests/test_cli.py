@@ -314,6 +314,15 @@ class TestStatus:
         assert re.search(r"press-shop-north-2 +up +0 s ago +8 +1,234 +5 +tls://press", out)
         assert re.search(r"c +gone: .* +never +0 +0 +tcp://10.0.0.9:1", out)
 
+    def test_a_way_that_was_never_taken_has_no_figures(self):
+        targets: Any = STATUS["targets"]
+        (cloud,) = (target for target in targets if target["id"] == "eu")
+        away = {**cloud, "up": False, "way": {**cloud["way"], "round_trip_ms": 0.0}}
+        console = Console(file=StringIO(), width=200, color_system=None)
+        console.print(status_view({**STATUS, "targets": [away]}))
+        assert isinstance(console.file, StringIO)
+        assert "half-open" not in console.file.getvalue()
+
     @pytest.mark.parametrize("width", [60, 80, 140])
     def test_no_name_or_figure_is_cut_off_at_any_width(self, width):
         console = Console(file=StringIO(), width=width, color_system=None)
