@@ -233,8 +233,9 @@ def test_a_killed_client_leaves_nothing_behind_and_others_notice_nothing(
     assert set(load.endings) == {"result"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
+@pytest.mark.parametrize(
+    ("send", "number"), [(os.killpg, signal.SIGTERM), (os.kill, signal.SIGHUP)]
+)
 def test_the_agent_drains_what_it_accepted_and_leaves_no_process(
     agent: RunningAgent, send: Callable[[int, int], None], number: int
 ) -> None:
