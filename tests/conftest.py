@@ -15,8 +15,10 @@ from tests.hosts import Site, why_no_hosts
 settings.register_profile("laxity", deadline=None)
 settings.load_profile("laxity")
 
-# A shell lets what it runs in the background ignore Ctrl-C, and so would all that tests start.
+# A shell lets what it runs in the background ignore Ctrl-C, and `nohup` a terminal that closes; so
+# would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 COVERED = ("tests/core/", "tests/policies/")
 """Whose coverage counts: the pure rooms' own tests. What only searches for a broken law, in these
