@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 import threading
@@ -27,10 +28,11 @@ class _Lasting(io.FileIO):
 
 
 def _stderr(line_buffering: bool) -> TextIO:
-    raw = _Lasting(sys.stderr.fileno(), "w", closefd=False)
+    own = sys.stderr  # None for a process that was started without one
+    raw = io.FileIO(os.devnull, "w") if own is None else _Lasting(own.fileno(), "w", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
-        sys.stderr.encoding,
+        "utf-8" if own is None else own.encoding,
         errors="backslashreplace",
         line_buffering=line_buffering,
     )

@@ -149,3 +149,10 @@ print("goes on")
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "goes on\n")
+
+
+def test_a_process_without_stderr_says_what_it_was_asked():
+    command = f"exec {sys.executable} -m edge_agent --probe 2>&-"
+    ended = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("CPU")
