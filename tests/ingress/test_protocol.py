@@ -365,6 +365,8 @@ def test_triton_words_for_clients_that_match_on_them() -> None:
     said = refusal_of(DeadlineInfeasible("x", {"earliest_budget_ms": {"a": 1}}), "triton")
     assert (said.http, said.grpc, said.message) == (503, "UNAVAILABLE", "Request timeout expired")
     assert said.body["earliest_ms"] == 1
+    said = refusal_of(DeadlineExpired("x"), "triton")
+    assert (said.http, said.retry_after_s) == (503, 1)
     said = refusal_of(Overloaded("x"), "triton")
     assert (said.http, said.message) == (503, "Exceeds maximum queue size")
 

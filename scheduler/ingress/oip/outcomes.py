@@ -101,7 +101,9 @@ _STATUSES: tuple[tuple[type[LaxityError], int, str], ...] = (
     (Forbidden, 403, "PERMISSION_DENIED"),
     (ProtocolError, 502, "INTERNAL"),
 )
-_RETRY = (DeadlineInfeasible, Overloaded, Unavailable)
+_RETRY = (429, 503)
+"""The statuses that HTTP has `Retry-After` for."""
+
 _RESERVED = frozenset(("error", "code"))
 
 # What Triton's own core says; clients match on these words. Where it has none, ours stand.
@@ -133,7 +135,7 @@ def refusal_of(error: BaseException, compat: str = "laxity") -> Refusal:
         detail["earliest_ms"] = error.earliest_ms
     if compat == "triton":
         http, grpc, message = _as_triton(error, http, grpc, message)
-    retry_after_s = _retry_after_s(detail) if isinstance(error, _RETRY) else None
+    retry_after_s = _retry_after_s(detail) if http in _RETRY else None
     return Refusal(http, grpc, error.code, message, detail, retry_after_s)
 
 
