@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
 from typing import Any, Literal, overload
-
-import uvloop
 
 from scheduler.address import default_url, parse_address
 from scheduler.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
@@ -25,7 +20,7 @@ from scheduler.call import (
     only_input,
 )
 from scheduler.errors import InvalidInput, LaxityError
-from scheduler.exchange import Exchange
+from scheduler.exchange_thread import ExchangeThread
 from scheduler.frames import checked_concurrency, results
 from scheduler.request_future import RequestFuture, check_may_wait
 from scheduler.result import Result
@@ -68,20 +63,12 @@ class Client:
         self.url = url or default_url()
         parse_address(self.url)  # Before there is an event loop to be closed again.
         token = token or os.environ.get("LAXITY_TOKEN")
-        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._exchange = Exchange(self._loop, self.url, token)
         self._ids = count(1)
         self._input_names: dict[str, str] = {}
-        self._thread = thread = threading.Thread(
-            target=_run, args=(self._loop, self._exchange), name="laxity-client", daemon=True
-        )
-        # Also at interpreter exit, and when the client is dropped without being closed.
-        self._finalizer = weakref.finalize(self, _stop, self._loop, thread)
-        thread.start()
+        self._running = ExchangeThread(self, self.url, token)
+        self._exchange, self._thread = self._running.exchange, self._running.thread
         try:
-            asyncio.run_coroutine_threadsafe(
-                self._exchange.connect(connect_timeout_s), self._loop
-            ).result()
+            self._running.connect(connect_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -371,7 +358,7 @@ class Client:
 
     def close(self) -> None:
         """Cancels what is in flight, closes the connection and ends the thread."""
-        self._finalizer()
+        self._running.close()
 
     def _ask(self, kind: str, timeout_s: float) -> Any:
         return self._take(Question(kind, timeout_s=timeout_s))
@@ -390,23 +377,3 @@ def _waited_for(future: Future[Any]) -> Any:
     except BaseException:
         future.cancel()  # for nobody waits any more; what has ended stays as it is
         raise
-
-
-def _run(loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        exchange.close()
-        tasks = asyncio.all_tasks(loop)
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.run_until_complete(exchange.wait_closed())
-        loop.close()
-        # What other threads posted meanwhile; from here on `post` raises.
-        exchange.close()
-
-
-def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(loop.stop)
-    if thread is not threading.current_thread():
-        thread.join()
