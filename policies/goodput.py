@@ -123,9 +123,14 @@ class Alone:
         )
 
     def _evictions(self) -> Iterator[Drop]:
-        if self._outlook.some_dear and self._outlook.some_late():
+        overdue = self._outlook.overdue()
+        if self._outlook.some_dear and any(
+            request.accept_late
+            for queue, earliest_ns in overdue
+            for request in queue.due(earliest_ns)
+        ):
             self._fell_short()
-        drops = list(self._outlook.doomed())
+        drops = list(self._outlook.doomed(overdue))
         if not drops:
             return
         self.admission.broken()

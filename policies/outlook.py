@@ -160,10 +160,14 @@ class Outlook:
             ones = self._ones[kind] = [(bid.target_id, bid.one_ns()) for bid in self.bids(kind)]
         return ones
 
-    def _lost(self) -> list[ClassQueue]:
-        """The queues whose most urgent request no target can finish in time."""
+    def overdue(self) -> list[tuple[ClassQueue, int]]:
+        """The queues with requests that no target can finish in time any more.
+
+        With each, when one of its requests could be done at the earliest: those that are due before
+        are the ones.
+        """
         starts = self.starts_ns
-        lost = []
+        found = []
         for kind, queue in self.view.queues.items():
             soonest_ns = queue.soonest_ns()
             ones = self._ones_ns(kind)
@@ -172,33 +176,24 @@ class Outlook:
                     break
             else:
                 if ones:
-                    lost.append(queue)
-        return lost
+                    found.append((queue, min([starts[at] + one_ns for at, one_ns in ones])))
+        return found
 
-    def doomed(self) -> Iterator[Drop]:
+    def doomed(self, overdue: list[tuple[ClassQueue, int]] | None = None) -> Iterator[Drop]:
         """Drops the queued requests that no target can finish in time any more.
 
         A request whose caller accepts late results is never doomed: it may be served as long
         as its deadline has not passed.
+
+        Args:
+            overdue: What `overdue` says, where it was asked already.
         """
-        for queue in self._lost():
-            earliest_ns = self.earliest_ns(queue.kind)
-            if earliest_ns is None:
-                continue
+        for queue, earliest_ns in self.overdue() if overdue is None else overdue:
             budgets = self.budgets_ns(queue.kind)
             for request in queue.due(earliest_ns):
                 if not request.accept_late:
                     late_ms = (earliest_ns - request.deadline_ns) / 1e6
                     yield Drop(request, f"would be {late_ms:.1f} ms late at the earliest", budgets)
-
-    def some_late(self) -> bool:
-        """Whether something waits that no target can finish in time any more, and may be late."""
-        return any(
-            request.accept_late
-            for queue in self._lost()
-            if (earliest_ns := self.earliest_ns(queue.kind)) is not None
-            for request in queue.due(earliest_ns)
-        )
 
     def late_welcome(self, target: TargetState) -> Place | None:
         """A batch of requests that will be late, for a target that has nothing else to do.

@@ -45,11 +45,11 @@ class ProactiveDrop:
         outlook.look(view)
         yield from outlook.doomed()
         found = plan(outlook)
-        if found.late:
+        if late := found.late:
             free_ns = dict(outlook.starts_ns)
             for batch in found.batches:
                 free_ns[batch.bid.target_id] = batch.done_ns
-            for request in found.late:
+            for request in late:
                 budgets = outlook.budgets_ns(request.kind, free_ns)
                 if budgets:  # without targets it is unavailable, which the scheduler says
                     yield Drop(request, "would be late behind what is queued", budgets)
