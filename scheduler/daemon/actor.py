@@ -100,6 +100,7 @@ class SchedulerProcess:
         # A scheduler that Ray brought back begins with what the file says by now.
         self._config, self._not_taken = _reloaded(config, config_file, over)
         self._listening_file = door_socket.with_name(LISTENING)
+        self._all_addresses: list[str] = []
         self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
@@ -239,11 +240,10 @@ class SchedulerProcess:
 
     def _listening(self) -> list[str]:
         """Where all doors are; until the agent has opened those of other processes, its own."""
-        try:
-            listening: list[str] = json.loads(self._listening_file.read_text())
-        except (OSError, ValueError):
-            return self._addresses
-        return listening
+        if not self._all_addresses:
+            with contextlib.suppress(OSError, ValueError):
+                self._all_addresses = json.loads(self._listening_file.read_text())
+        return self._all_addresses or self._addresses
 
     def _describe(self) -> dict[str, Any]:
         return {
