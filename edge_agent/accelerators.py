@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from workers.opt_out import opt_out
+
 
 @dataclass(frozen=True)
 class Accelerator:
@@ -47,6 +49,7 @@ class Found:
 
 def openvino_devices() -> Found:
     """The Intel GPUs and NPUs that OpenVINO reaches on this machine."""
+    opt_out()
     try:
         import openvino
     except ImportError as error:

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import settings
 
 from tests.hosts import Site, why_no_hosts
+from workers.opt_out import opt_out
+
+opt_out()
 
 # A slow or busy machine is no reason for a test to fail.
 settings.register_profile("laxity", deadline=None)

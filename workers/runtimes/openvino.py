@@ -118,6 +118,7 @@ class OpenVinoSession:
         # Items of a batch that the file cannot take together run side by side instead.
         self._apart = variant.fixed_batch and max_batch > 1 and _takes_one(compiled)
         requests = stream_count(device) if self._apart else 1
+        self._compiled = compiled
         self._requests = [compiled.create_infer_request() for _ in range(requests)]
         self._stateful = variant.stateful
         self._inputs = positions(compiled.inputs, model.signature.inputs)
@@ -141,6 +142,13 @@ class OpenVinoSession:
             raise RunError(reason(error)) from error
         del shared
         return self._outputs_of(request)
+
+    def give_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch on new requests, for these keep what they needed; see `Retaining`."""
+        count = len(self._requests)
+        self._requests = []
+        self._requests = [self._compiled.create_infer_request() for _ in range(count)]
+        return self.run(inputs)
 
     def _run_apart(self, inputs: Mapping[str, Array], count: int) -> dict[str, Array]:
         """Run each item on a stream of its own, as many at once as there are streams."""
@@ -193,6 +201,7 @@ class OpenVinoSession:
     def close(self) -> None:
         """Free the requests and with them the compiled model."""
         self._requests = []
+        self._compiled = None
 
     def describe(self) -> str:
         """Say what runs where."""
