@@ -36,7 +36,7 @@ def check_named(
     Raises:
         Unusable: With every mistake, and its place in the file that has it.
     """
-    found = [str(error) for error in (*_settings(config, file), *_files(config, readable))]
+    found = [str(error) for error in (*_settings(config, file), *file_problems(config, readable))]
     if found:
         raise Unusable("\n".join(found))
 
@@ -54,7 +54,11 @@ def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:
             yield ConfigError(str(source), [problem_at(file, ["devices", index], str(error))])
 
 
-def _files(config: Config, readable: Callable[[Path], bool]) -> Iterator[ConfigError]:
+def file_problems(
+    config: Config, readable: Callable[[Path], bool] = lambda path: True
+) -> Iterator[ConfigError]:
+    """What is wrong with the files of tokens and certificates; arguments as of `check_named`."""
+
     def known(path: Path | None) -> Path | None:
         return path if path is not None and readable(path) else None
 

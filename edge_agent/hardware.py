@@ -51,6 +51,7 @@ class Hardware:
         memory_bytes: Main memory.
         accelerators: GPUs and NPUs.
         tegra: The system on a chip, on boards with one of NVIDIA's.
+        cuda_runtimes: What computes on NVIDIA's GPUs here, the first to serve first.
         notes: What could not be found out, and why.
     """
 
@@ -58,7 +59,13 @@ class Hardware:
     memory_bytes: int
     accelerators: tuple[Accelerator, ...] = ()
     tegra: Tegra | None = None
+    cuda_runtimes: tuple[CudaRuntime, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def cuda_runtimes() -> tuple[CudaRuntime, ...]:
+    """The installed runtimes that compute on NVIDIA's GPUs, the first to serve first."""
+    return tuple(name for name in _CUDA_RUNTIMES if RUNTIMES[name]().missing() is None)
 
 
 def probe(
@@ -66,7 +73,7 @@ def probe(
     *,
     openvino: Callable[[], Found] = openvino_devices,
     nvidia: Callable[[], Found] = nvidia_gpus,
-    computes_on_cuda: Callable[[], object] = lambda: cuda_runtimes(),
+    cuda: Callable[[], tuple[CudaRuntime, ...]] = cuda_runtimes,
 ) -> Hardware:
     """Finds out what this box has.
 
@@ -79,27 +86,24 @@ def probe(
         root: Where the file system to read begins.
         openvino: Lists the accelerators that OpenVINO reaches.
         nvidia: Lists the GPUs that NVIDIA's driver reports.
-        computes_on_cuda: Whether a runtime is installed that computes on those.
+        cuda: Lists the runtimes that compute on those.
     """
     tegra = probe_tegra(root)
     intel, found = openvino(), nvidia()
     gpus = found.accelerators
     if tegra is not None and not gpus:
         gpus = (_tegra_gpu(tegra),)
-    if computes_on_cuda():
+    runtimes = cuda()
+    if runtimes:
         gpus = _numbered(gpus, intel.accelerators)
     return Hardware(
         cpu=probe_cpu(root),
         memory_bytes=memory_bytes(root),
         accelerators=(*intel.accelerators, *gpus),
         tegra=tegra,
+        cuda_runtimes=runtimes,
         notes=(*intel.notes, *found.notes),
     )
-
-
-def cuda_runtimes() -> tuple[CudaRuntime, ...]:
-    """The installed runtimes that compute on NVIDIA's GPUs, the first to serve first."""
-    return tuple(name for name in _CUDA_RUNTIMES if RUNTIMES[name]().missing() is None)
 
 
 def _numbered(
@@ -168,18 +172,18 @@ def default_devices(hardware: Hardware) -> tuple[DeviceConfig, ...]:
     reserved = scheduler_cores(hardware)
     cores = tuple(core for core in hardware.cpu.usable if core not in reserved)
     accelerators = tuple(
-        _device(found) for found in hardware.accelerators if found.device_id is not None
+        _device(found, hardware) for found in hardware.accelerators if found.device_id is not None
     )
     return (DeviceConfig(id="cpu:0", cores=cores), *accelerators)
 
 
-def _device(found: Accelerator) -> DeviceConfig:
+def _device(found: Accelerator, hardware: Hardware) -> DeviceConfig:
     if found.vendor == "intel":
         return DeviceConfig(id=found.device_id or "", runtimes=("openvino",))
     # By its UUID, for its number here counts other makers' GPUs too. A Tegra has but one GPU.
     return DeviceConfig(
         id=found.device_id or "",
-        runtimes=cuda_runtimes(),
+        runtimes=hardware.cuda_runtimes,
         options={"cuda": found.uuid or 0},
     )
 

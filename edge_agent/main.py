@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edge_agent.errors import AgentError
-from edge_agent.hardware import Hardware, describe, probe, to_dict
+from edge_agent.hardware import Hardware, describe, to_dict
+from edge_agent.open_files import allow_open_files
+from edge_agent.probing import probe_apart
 from edge_agent.ray_settings import set_ray_environment
 from edge_agent.rebirth import end_past_life
 from edge_agent.terminal import DeviceBars, on_signals, whole_lines
@@ -75,7 +77,11 @@ def serve(
             "--json goes with --probe; what a box that runs says is in `laxity status --json`"
         )
         raise typer.Exit(2)
-    hardware = probe()
+    try:
+        hardware = probe_apart()
+    except AgentError as error:
+        _complain(error)
+        raise typer.Exit(1) from None
     if probe_only:
         print(json.dumps(to_dict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
         return
@@ -97,6 +103,7 @@ def _run(
     config: Config, config_file: Path | None, over: Mapping[str, Any], hardware: Hardware
 ) -> int:
     try:
+        allow_open_files(config.limits.connections)
         set_ray_environment(config.state_dir)
     except AgentError as error:
         _complain(error)

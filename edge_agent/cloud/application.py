@@ -10,7 +10,7 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import LoggingConfig
 
-from edge_agent.cloud.config import CloudConfig, load_cloud_config
+from edge_agent.cloud.config import ApplicationConfig, load_cloud_config
 from edge_agent.cloud.replica import Replica
 
 
@@ -26,7 +26,7 @@ def build(arguments: dict[str, Any]) -> Application:
     return application(load_cloud_config(Path(arguments["config"])))
 
 
-def application(config: CloudConfig) -> Application:
+def application(config: ApplicationConfig) -> Application:
     """The application of a configuration."""
     replicas = config.replicas
     deployment: Any = serve.deployment(name="replica")(Replica)

@@ -85,7 +85,7 @@ class RayConfig(Section):
     bytes."""
 
 
-class CloudConfig(Section):
+class ApplicationConfig(Section):
     """The configuration of the application. Relative paths start at the folder of the file."""
 
     name: SiteName = "laxity"
@@ -202,7 +202,7 @@ class CloudConfig(Section):
         )
 
 
-def load_cloud_config(path: Path) -> CloudConfig:
+def load_cloud_config(path: Path) -> ApplicationConfig:
     """Reads and validates a configuration.
 
     Raises:
@@ -211,6 +211,6 @@ def load_cloud_config(path: Path) -> CloudConfig:
     data, node = read_yaml_file(path)
     base: dict[str, Any] = {"base": path.absolute().parent}
     try:
-        return CloudConfig.model_validate(data, context=base)
+        return ApplicationConfig.model_validate(data, context=base)
     except ValidationError as error:
-        raise ConfigError(str(path), problems_of(error, CloudConfig, node)) from None
+        raise ConfigError(str(path), problems_of(error, ApplicationConfig, node)) from None

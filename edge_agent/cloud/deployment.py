@@ -18,7 +18,7 @@ from ray import serve
 from ray.exceptions import RayActorError
 
 from edge_agent.cloud.application import application
-from edge_agent.cloud.config import CloudConfig
+from edge_agent.cloud.config import ApplicationConfig
 from edge_agent.cloud.record import Record, forget_record
 from edge_agent.cloud.replica import NAMESPACE
 from edge_agent.cluster import Cluster
@@ -51,7 +51,7 @@ class Deployment:
         ConfigError: The policy can't be made, or the tokens can't be read.
     """
 
-    def __init__(self, config: CloudConfig, file: Path) -> None:
+    def __init__(self, config: ApplicationConfig, file: Path) -> None:
         """Starts or joins the cluster, and Ray Serve on it."""
         if config.ray.address is None:
             _check(config, file)
@@ -213,7 +213,7 @@ def replicas(name: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: each["replica"])
 
 
-def _check(config: CloudConfig, file: Path) -> None:
+def _check(config: ApplicationConfig, file: Path) -> None:
     """Finds what would fail in every replica, where they are on this machine.
 
     Raises:

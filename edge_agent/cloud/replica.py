@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from starlette.requests import Request
 from starlette.responses import Response
 
-from edge_agent.cloud.config import CloudConfig, CloudDevice
+from edge_agent.cloud.config import ApplicationConfig, CloudDevice
 from edge_agent.errors import AgentError
 from edge_agent.readiness import Readiness
 from edge_agent.run_dir import make_run_dir
@@ -65,7 +65,7 @@ class Replica:
         ConfigError: The tokens can't be read.
     """
 
-    def __init__(self, config: CloudConfig) -> None:
+    def __init__(self, config: ApplicationConfig) -> None:
         """Starts everything; returns once the models are ready."""
         set_up_logging(config.log)
         config.state_dir.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Replica:
             watching = threading.Thread(target=watch.run, args=(changed, self._ending), daemon=True)
             watching.start()
 
-    def _start(self, config: CloudConfig) -> None:
+    def _start(self, config: ApplicationConfig) -> None:
         own = config.of_replica(self._run_dir / "native.sock")
         group = ray.util.get_current_placement_group()
         links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in config.devices}
@@ -104,7 +104,7 @@ class Replica:
             scheduling_strategy=_place(group, 0),
         ).remote(own, None, {}, links, (), self._run_dir / "doors.sock")
 
-    def _open(self, config: CloudConfig) -> EmbeddedDoor:
+    def _open(self, config: ApplicationConfig) -> EmbeddedDoor:
         doors = config.doors
         limits = http_limits(config.of_replica(self._run_dir / "native.sock"))
         service = Service(
@@ -119,7 +119,7 @@ class Replica:
         )
         return EmbeddedDoor(service, limits, load_access(config.token_file, config.tenants_file))
 
-    def _reload(self, config: CloudConfig) -> None:
+    def _reload(self, config: ApplicationConfig) -> None:
         """Reads tokens again, when their files have changed."""
         try:
             self._door.reload(load_access(config.token_file, config.tenants_file))

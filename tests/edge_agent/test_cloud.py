@@ -18,7 +18,7 @@ from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 
 from edge_agent.cloud import application
-from edge_agent.cloud.config import CloudConfig, CloudDevice, load_cloud_config
+from edge_agent.cloud.config import ApplicationConfig, CloudDevice, load_cloud_config
 from edge_agent.cloud.deployment import Deployment
 from edge_agent.cloud.record import Record, forget_record, read_record, record_file
 from edge_agent.cloud.replica import with_threads
@@ -29,7 +29,7 @@ MANIFEST = ROOT / "deploy/rayservice.yaml"
 DOCKERFILE = ROOT / "deploy/cloud.Dockerfile"
 
 
-def config(folder: Path, **settings: Any) -> CloudConfig:
+def config(folder: Path, **settings: Any) -> ApplicationConfig:
     file = folder / "cloud.yaml"
     file.write_text(yaml.safe_dump(settings))
     return load_cloud_config(file)
@@ -41,13 +41,13 @@ def config(folder: Path, **settings: Any) -> CloudConfig:
 def test_the_example_names_every_key_with_its_default() -> None:
     file = ROOT / "configs/cloud.yaml"
     written = load_cloud_config(file)
-    defaults = CloudConfig.model_validate({}, context={"base": file.parent})
-    differs = [name for name in CloudConfig.model_fields if name != "devices"]
+    defaults = ApplicationConfig.model_validate({}, context={"base": file.parent})
+    differs = [name for name in ApplicationConfig.model_fields if name != "devices"]
     assert {name: getattr(written, name) for name in differs} == {
         name: getattr(defaults, name) for name in differs
     }
     text = file.read_text()
-    assert [name for name in CloudConfig.model_fields if f"{name}:" not in text] == []
+    assert [name for name in ApplicationConfig.model_fields if f"{name}:" not in text] == []
 
 
 def test_replicas_open_no_files_that_only_one_of_them_can_have(tmp_path: Path) -> None:

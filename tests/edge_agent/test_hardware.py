@@ -85,12 +85,12 @@ def intel_box(tmp_path):
     return write_tree(tmp_path, kernel_files(INTEL_THREAD, siblings, 16265324, "0-7"))
 
 
-def probe_tree(root, intel=(), nvidia=(), computes_on_cuda=False):
+def probe_tree(root, intel=(), nvidia=(), cuda=()):
     return probe(
         root,
         openvino=lambda: Found(tuple(intel)),
         nvidia=lambda: Found(tuple(nvidia)),
-        computes_on_cuda=lambda: computes_on_cuda,
+        cuda=lambda: cuda,
     )
 
 
@@ -258,11 +258,10 @@ def test_this_machine():
         assert all(accelerator.name for accelerator in listed.accelerators)
 
 
-def test_nvidias_gpus_come_after_intels_and_go_by_their_uuid(intel_box, monkeypatch):
-    monkeypatch.setattr("edge_agent.hardware.cuda_runtimes", lambda: ("onnxruntime-cuda",))
+def test_nvidias_gpus_come_after_intels_and_go_by_their_uuid(intel_box):
     card = replace(NVIDIA_GPU, uuid="GPU-5f2c")
 
-    found = probe_tree(intel_box, intel=[INTEL_GPU], nvidia=[card], computes_on_cuda=True)
+    found = probe_tree(intel_box, intel=[INTEL_GPU], nvidia=[card], cuda=("onnxruntime-cuda",))
 
     assert [gpu.device_id for gpu in found.accelerators] == ["gpu:0", "gpu:1"]
     device = default_devices(found)[2]
@@ -270,10 +269,8 @@ def test_nvidias_gpus_come_after_intels_and_go_by_their_uuid(intel_box, monkeypa
     assert device.options == {"cuda": "GPU-5f2c"}
 
 
-def test_a_jetsons_gpu_is_a_device_where_a_runtime_computes_on_it(orin_nano, monkeypatch):
-    monkeypatch.setattr("edge_agent.hardware.cuda_runtimes", lambda: ("tensorrt",))
-
-    devices = default_devices(probe_tree(orin_nano, computes_on_cuda=True))
+def test_a_jetsons_gpu_is_a_device_where_a_runtime_computes_on_it(orin_nano):
+    devices = default_devices(probe_tree(orin_nano, cuda=("tensorrt",)))
 
     assert [device.id for device in devices] == ["cpu:0", "gpu:0"]
     assert (devices[1].runtimes, devices[1].options) == (("tensorrt",), {"cuda": 0})

@@ -77,6 +77,31 @@ def test_a_state_dir_that_can_not_be_written_to_is_told(tmp_path):
     )
 
 
+def test_too_few_open_files_are_told_before_anything_starts(write):
+    config = write("limits: {connections: 500}")
+    command = f"ulimit -n 64; exec {sys.executable} -m edge_agent --config {config}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "this shell or service may have 64 files open; the agent needs 256, and one more for each "
+        "client at once, 756 with limits.connections: 500. `ulimit -n 756` raises that, or "
+        "LimitNOFILE=756 of a systemd service"
+    )
+
+
+def test_a_soft_limit_of_open_files_is_raised_to_what_clients_need():
+    tried = """
+import resource
+from edge_agent.open_files import allow_open_files
+for connections in (44, 200, 400, 10**6):
+    allow_open_files(connections)
+    print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    command = f"ulimit -Sn 300; ulimit -Hn 500; exec {sys.executable} -c '{tried}'"
+    said = subprocess.check_output(["sh", "-c", command], text=True)
+    assert said.splitlines() == ["300 500", "456 500", "500 500", "500 500"]
+
+
 def test_brackets_in_what_is_wrong_are_shown(tmp_path):
     file = tmp_path / "[blue]" / "edge.yaml"
     file.parent.mkdir()

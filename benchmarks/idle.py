@@ -1,0 +1,84 @@
+"""What a box takes while nothing comes: processor time and memory of each of its processes.
+
+    python -m benchmarks.idle --json FILE [--seconds N]
+
+A box with the models of `configs/models` and one door of each kind is left alone until what its
+start brings is over, then watched. Memory is what a process has to itself and its share of what it
+has with others (PSS, of proc_pid_smaps(5)), in MB; processor time is a share of one core in per
+cent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import psutil
+
+import configs
+from benchmarks.doors import free_port
+from benchmarks.figures import write_figures
+from benchmarks.spawned_agent import spawned_agent
+
+MODELS = Path(configs.__file__).parent / "models"
+SETTLE_S = 20.0
+
+_NAMES = {
+    "edge_agent": "agent",
+    "ray::SchedulerProcess": "scheduler",
+    "ray::WorkerProcess": "worker",
+    "http-0": "HTTP door",
+    "grpc-0": "gRPC door",
+}
+"""What the command lines of our own processes have in them; all else is Ray's."""
+
+
+def measure(seconds: float) -> dict[str, dict[str, float]]:
+    """Memory and processor time by process."""
+    with tempfile.TemporaryDirectory() as folder:
+        listen = {"http": f"127.0.0.1:{free_port()}", "grpc": f"127.0.0.1:{free_port()}"}
+        native = f"unix://{folder}/bench.sock"
+        with spawned_agent(Path(folder), MODELS, listen={"native": native, **listen}):
+            time.sleep(SETTLE_S)
+            (agent,) = psutil.Process().children()
+            box = [agent, *agent.children(recursive=True)]
+            began_s = [_cpu_s(process) for process in box]
+            time.sleep(seconds)
+            figures: dict[str, dict[str, float]] = defaultdict(
+                lambda: {"cpu_percent": 0.0, "pss_mb": 0.0}
+            )
+            for process, before_s in zip(box, began_s, strict=True):
+                took = {
+                    "cpu_percent": (_cpu_s(process) - before_s) / seconds * 100,
+                    "pss_mb": process.memory_full_info().pss / 1e6,
+                }
+                for name in (_name_of(process), "all"):
+                    for key, value in took.items():
+                        figures[name][key] += value
+            return dict(figures)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _name_of(process: psutil.Process) -> str:
+    line = " ".join(process.cmdline())
+    return next((name for part, name in _NAMES.items() if part in line), "Ray's own")
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="to watch it for")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    write_figures(measure(args.seconds), args.json)
+
+
+if __name__ == "__main__":
+    main()
