@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 from replay.bound import fluid_bound, whole_bound
@@ -56,16 +60,18 @@ class PolicyChoice:
             ValueError: There is no such policy, or it can't be made with these options.
         """
         name, _, rest = text.partition("?")
-        options = []
+        options: dict[str, Any] = {}
         for part in filter(None, rest.split("&")):
             key, sign, value = part.partition("=")
             if not sign:
                 raise ValueError(f"policy {text!r}: an option is KEY=VALUE, not {part!r}")
+            if key in options:
+                raise ValueError(f"policy {text!r}: {key} is given twice")
             try:
-                options.append((key, load(value)))
+                options[key] = load(value)
             except MALFORMED:
                 raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
-        choice = cls(text, name, tuple(options))
+        choice = cls(text, name, tuple(options.items()))
         choice.make()
         return choice
 
@@ -111,6 +117,7 @@ class Experiment:
         result.rows.limit = self.rows
         calibration, bill = Calibration(fleet.targets()), _Bill(fleet)
         timeline = Timeline()
+        last_ns = 0
 
         def on_run(run: Dispatch, begun_ns: int, done_ns: int) -> None:
             calibration.add(run, begun_ns, done_ns)
@@ -120,8 +127,11 @@ class Experiment:
             simulator = self._simulator(choice, seed, on_run, timeline.look)
             for ending in simulator.run(self.arrivals(seed)):
                 result.add(row_of(ending))
+                timeline.note_rest()
+                last_ns = max(last_ns, ending.arrival.at_ns)
         except PolicyFailed as error:
             raise ValueError(f"policy {choice.label!r} failed: {error}") from error
+        result.notes += fleet.missed(last_ns)
         result.timeline = timeline.samples
         result.calibration = calibration.points()
         result.cost, result.energy_j = bill.total, bill.energy_uj / 1e6
@@ -242,7 +252,8 @@ def _results(
         for index, (experiment, seed) in enumerate(tasks):
             yield index, experiment.run(choices, seed)
         return
-    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=get_context("spawn")) as pool:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(tasks)), spawn, _end_with_parent) as pool:
         futures = {
             pool.submit(experiment.run, choices, seed): index
             for index, (experiment, seed) in enumerate(tasks)
@@ -250,6 +261,25 @@ def _results(
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except BrokenProcessPool:
+            found = "a process that plays has died, as where memory runs out: try fewer --jobs"
+            raise ChildProcessError(found) from None
         finally:
             for future in futures:
                 future.cancel()
+
+
+def _end_with_parent() -> None:
+    """Has this process end at Ctrl-C and with its parent, in the midst of a run.
+
+    The pool itself would have it finish what it has been given, and wait for ever for more.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

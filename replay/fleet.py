@@ -141,7 +141,7 @@ class Fleet:
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        """Refuses a script for a target that isn't there."""
+        """Refuses two targets of one name, and a script for one that isn't there."""
         ids = [device.spec.id for device in self.devices]
         for target_id in ids:
             if ids.count(target_id) > 1:
@@ -150,8 +150,18 @@ class Fleet:
             if incident.target_id not in ids:
                 raise FleetError(
                     f"fleet {self.name}: the script names target {incident.target_id!r}; "
-                    f"{_nearest(incident.target_id, ids)}"
+                    f"{did_you_mean(incident.target_id, ids)}"
                 )
+
+    def missed(self, last_ns: int) -> list[str]:
+        """A note, if something happens only after the last request, so that none meets it."""
+        moments = [incident.at_ns for incident in self.script]
+        moments += [at_ns for device in self.devices for at_ns, _ in device.truth.drift]
+        late = sum(at_ns > last_ns for at_ns in moments)
+        if not late:
+            return []
+        told = f"of {len(moments)} events and drifts of fleet {self.name} {late} come"
+        return [f"{told} after the last request, and no request met them"]
 
     # -- what the scheduler is told
 
@@ -195,13 +205,13 @@ class Fleet:
         models = self.models()
         for kind in kinds:
             if kind.model not in models:
-                hint = _nearest(kind.model, models)
+                hint = did_you_mean(kind.model, models)
                 raise FleetError(f"model {kind.model!r} runs nowhere in fleet {self.name}; {hint}")
             if kind.variant is not None and (kind.model, kind.variant) not in known:
                 variants = sorted(variant for model, variant in known if model == kind.model)
                 raise FleetError(
                     f"variant {kind.variant!r} of model {kind.model!r} runs nowhere in fleet "
-                    f"{self.name}; {_nearest(kind.variant, variants)}"
+                    f"{self.name}; {did_you_mean(kind.variant, variants)}"
                 )
 
     # -- what is true
@@ -358,8 +368,3 @@ def _rate(spec: TargetSpec, kind: RequestClass, budget_ns: float | None) -> floa
 
 def _median(samples: Sequence[int]) -> int:
     return sorted(samples)[len(samples) // 2]
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    names = list(known)
-    return did_you_mean(word, names, f"there are {', '.join(names) or 'none'}")

@@ -48,7 +48,7 @@ def load_fleet(source: str | Path) -> Fleet:
         from replay.observed import observed_fleet
 
         return observed_fleet(path, lambda _: None)
-    if path.suffix in (".csv", ".gz"):
+    if path.suffix.lower() in (".csv", ".gz"):
         return table_fleet(path)
     return read_fleet(path)
 
@@ -134,7 +134,12 @@ def table_fleet(path: Path) -> Fleet:
             if batch < 1 or p50_ns <= 0 or p90_ns < p50_ns:
                 wanted = "a batch size from 1, and 0 < 50th percentile <= 90th percentile"
                 raise lines.error(f"{batch}, {p50_ns / 1e6:g} and {p90_ns / 1e6:g} ms", wanted)
+            if not model or not device:
+                raise lines.error(f"no name in {shown(line)}", "a model and an accelerator")
             sizes = found.setdefault(device, {}).setdefault(model, {})
+            if batch in sizes:
+                told = f"{shown(model)} on {shown(device)} with batch {batch} for the second time"
+                raise lines.error(told, "each once (a variant may be part of the model's name)")
             sizes[batch] = quantile_samples(p50_ns, p90_ns)
         if not found:
             raise TraceError(lines.path, None, "no profile", f"rows of {_COLUMNS}")
@@ -149,6 +154,9 @@ def _header(lines: Lines) -> tuple[dict[str, int], list[str]]:
         if not fits:
             raise lines.error(f"no column {name} in {shown(','.join(header))}", _COLUMNS)
         places[name] = fits[0]
+    if len(set(places.values())) < len(places):
+        found = f"one column for two of these in {shown(','.join(header))}"
+        raise lines.error(found, f"a column each for {_COLUMNS}, with commas between")
     return places, header
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from replay.experiment import Experiment
 from replay.live import LiveEnding, play_live
 from replay.results import Row, RunResult
-from scheduler import Client
+from scheduler import Client, LaxityError
 
 CONNECT_TIMEOUT_S = 2.0
 
@@ -16,8 +16,8 @@ def play_experiment(
     """Sends an experiment's requests to a box, which decides by its own policy.
 
     Returns:
-        What came of it, and what to say of a generator that was late itself, or of a policy that
-        was swapped meanwhile.
+        What came of it, and what to say of a generator that was late itself, of a policy that was
+        swapped meanwhile, or of a box that is gone.
 
     Raises:
         LaxityError: The box can't be reached.
@@ -34,8 +34,12 @@ def play_experiment(
     arrivals = experiment.arrivals(seed)
     tally = play_live(url, arrivals, note, processes=processes)
     warnings = [late] if (late := tally.warning()) is not None else []
-    if (now := _policy_of(url)) != policy:
-        warnings.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
+    try:
+        if (now := _policy_of(url)) != policy:
+            warnings.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
+    except LaxityError as error:
+        # What came of the requests until then is known all the same.
+        warnings.append(f"the box was gone at the end: {error}")
     result.notes += warnings
     return result, warnings
 

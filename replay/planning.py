@@ -168,7 +168,7 @@ def _trace(ask: Ask, path: Path) -> Experiment:
     if ask.load is not None:
         raise AskError("the load of a trace can't be set; give it a --rate-scale")
     if ask.format is not None and ask.format not in FORMATS:
-        meant = did_you_mean(ask.format, FORMATS, f"there are {', '.join(FORMATS)}")
+        meant = did_you_mean(ask.format, FORMATS)
         raise AskError(f"unknown trace format {ask.format!r}; {meant}")
     fleet = _fleet(ask)
     model = ask.model or fleet.models()[0]

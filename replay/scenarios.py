@@ -109,7 +109,7 @@ def scenario_names(only: str = "*") -> list[str]:
     every = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     names = [name for name in every if fnmatchcase(name, only)]
     if not names:
-        raise ScenarioError(f"no scenario fits {only!r}; {_nearest(only, every)}")
+        raise ScenarioError(f"no scenario fits {only!r}; {did_you_mean(only, every, cutoff=0.4)}")
     return names
 
 
@@ -120,7 +120,3 @@ def standard_scenarios(only: str = "*") -> list[Scenario]:
         ScenarioError: None does.
     """
     return [load_scenario(FOLDER / f"{name}.yaml") for name in scenario_names(only)]
-
-
-def _nearest(word: str, known: list[str]) -> str:
-    return did_you_mean(word, known, f"there are {', '.join(known) or 'none'}", cutoff=0.4)

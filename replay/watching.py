@@ -64,13 +64,20 @@ class Timeline:
         """
         queued = sum(len(queue) for queue in scheduler.queues.values())
         busy = {target_id: len(target.runs) for target_id, target in scheduler.targets.items()}
+        # A rest is one if requests come after it: what was scripted, and old wake-ups, may be due
+        # long after the end.
+        if queued or any(busy.values()):
+            self.note_rest()
+            self._note(now_ns, queued, busy)
+        else:
+            self._rest = now_ns, queued, busy
+        return self._at_ns
+
+    def note_rest(self) -> None:
+        """Notes the rest before now, for a request has come or ended."""
         if self._rest is not None:
             self._note(*self._rest)
-        # A rest is one if something comes after it: old wake-ups may be due long after the end.
-        self._rest = None if queued or any(busy.values()) else (now_ns, queued, busy)
-        if self._rest is None:
-            self._note(now_ns, queued, busy)
-        return self._at_ns
+            self._rest = None
 
     def _note(self, until_ns: int, queued: int, busy: Mapping[str, int]) -> None:
         while self._at_ns < until_ns:

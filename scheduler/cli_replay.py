@@ -165,12 +165,15 @@ def replay(
         experiments = [each for one in asked for each in plan(one, live=_is_live(against))]
         choices = _choices(policy, compare)
         _check_chart(chart, experiments)
+        lost = None
         if _is_live(against):
-            results = _play_live(experiments, url, seeds, jobs)
+            results, lost = _play_live(experiments, url, seeds, jobs)
         else:
             results = _simulate(experiments, choices, seeds, jobs)
         _show(results, compare)
         _write(results, compare, json_file, full, report, chart)
+        if lost is not None:
+            raise lost
 
 
 # -- playing
@@ -187,19 +190,25 @@ def _simulate(
 
 def _play_live(
     experiments: list[Experiment], url: str | None, seeds: int, jobs: int
-) -> list[RunResult]:
+) -> tuple[list[RunResult], LaxityError | None]:
+    """What came of each; and why not all were played, if the box was gone after some."""
     from replay.live_experiment import play_experiment
 
-    results = []
+    results: list[RunResult] = []
     with _progress(len(experiments) * seeds) as advance:
         for experiment in experiments:
             for seed in range(1, seeds + 1):
-                result, warnings = play_experiment(experiment, seed, url, jobs)
+                try:
+                    result, warnings = play_experiment(experiment, seed, url, jobs)
+                except LaxityError as error:
+                    if not results:
+                        raise
+                    return results, error
                 for warning in warnings:
                     _say(warning)
                 results.append(result)
                 advance()
-    return results
+    return results, None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from replay.live_processes import LiveError
 from replay.results import RunResult, read_results
-from scheduler import cli
+from scheduler import Unavailable, cli
 
 FLEET = """
 models: [{name: digits, base_ms: 5, per_item_ms: 1, jitter: 0.1, batches: [1, 2, 4]}]
@@ -226,6 +226,19 @@ def test_several_processes_send_to_a_running_box(run, monkeypatch):
     assert [row["policy"] for row in rows()] == ["with 2"]
     status, _, err = run(*words, "--jobs", "3")
     assert (status != 0, err) == (True, "laxity: process 2 of the load generator has died\n")
+
+
+def test_what_was_played_before_a_box_was_gone_is_told(run, monkeypatch):
+    def play(experiment, seed, url, processes):
+        if seed == 3:
+            raise Unavailable("cannot reach the daemon")
+        return RunResult(experiment.name, "edf", seed, against="live"), []
+
+    monkeypatch.setattr("replay.live_experiment.play_experiment", play)
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")
+    status, _, err = run(*words, "--seeds", "4")
+    assert [row["seed"] for row in rows()] == [1, 2]
+    assert (status, err) == (1, "laxity: cannot reach the daemon\n")
 
 
 def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):

@@ -2,7 +2,7 @@
 
 from replay.links.emulator import LinkCounters, LinkEmulator
 from replay.links.one_way import OneWay
-from replay.links.opening import LINK_FORMATS, open_link
+from replay.links.opening import LINK_FORMATS, link_format, open_link
 from replay.links.trace import LOST, Capacity, Delay, LinkTrace, join
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "LinkTrace",
     "OneWay",
     "join",
+    "link_format",
     "open_link",
 ]

@@ -48,11 +48,19 @@ def open_link(
         raise ValueError(f"unknown link format {format!r}; known are {', '.join(LINK_FORMATS)}")
     if interval_s is not None and not (math.isfinite(interval_s) and interval_s > 0):
         raise ValueError(f"interval_s is a number above 0, not {interval_s!r}")
-    if format is None:
-        with open_lines(path) as lines:
-            format = _recognised(lines)
+    form = format or link_format(path)
     with open_lines(path) as lines:
-        return LINK_FORMATS[format](lines, interval_s)
+        return LINK_FORMATS[form](lines, interval_s)
+
+
+def link_format(path: Path | str) -> str:
+    """One of `LINK_FORMATS`, told by the first lines of a recording.
+
+    Raises:
+        TraceError: They don't tell.
+    """
+    with open_lines(path) as lines:
+        return _recognised(lines)
 
 
 def _recognised(lines: Lines) -> str:
@@ -77,4 +85,9 @@ def _recognised(lines: Lines) -> str:
     if len(numbers) >= _SURE and numbers[-1] > numbers[0]:
         return "mahimahi"
     found = "a list of numbers that may be mahimahi's times or Mbps"
-    raise TraceError(lines.path, None, found, "its format to be given: mahimahi or mbps")
+    raise TraceError(
+        lines.path,
+        None,
+        found,
+        "its format to be given: mahimahi or mbps (a point, as in 8.0, says mbps)",
+    )

@@ -53,7 +53,8 @@ def sorted_within(
 def _unsorted(lines: Lines, back_ns: int, expected: str) -> Exception:
     back_s = back_ns / 1e9
     found = f"an arrival {back_s:g} s before an earlier line's"
-    return lines.error(found, f"{expected} (a sort window of {back_s:g} s or more would mend it)")
+    mended = f"a sort window in a workload, sort_window_s: {back_s:g} or more, would mend it"
+    return lines.error(found, f"{expected} ({mended})")
 
 
 def from_zero(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:

@@ -24,10 +24,10 @@ from replay.report.svg import (
     text,
 )
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 96.0, 24.0, 36.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 104.0, 24.0, 36.0
 HEIGHT = 260.0
 _LABEL_GAP = 12.5
-_LABEL_LETTERS = 15
+_LABEL_LETTERS = 14
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,13 @@ def _calibration(found: Study) -> dict[str, Any]:
         {"policy": each.policy, "gap": f"{each.gap * 100:+.1f}", "batches": f"{each.batches:,}"}
         for each in said
     ]
-    return {"calibration": calibration_chart(found, said), "calibration_rows": rows}
+    live = all(run.result.against == "live" for run in found.runs())
+    without = "A live run hears of no promises" if live else "Nothing was promised"
+    return {
+        "calibration": calibration_chart(found, said),
+        "calibration_rows": rows,
+        "calibration_without": f"{without}: no run has a calibration.",
+    }
 
 
 def _differences(found: Study, compare: tuple[str, str] | None) -> dict[str, Any]:

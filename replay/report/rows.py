@@ -26,7 +26,9 @@ _HEAD = 17.0
 _BAR = 15.0
 _GAP = 8.0
 _BOTTOM = 36.0
-_LETTERS = 17
+_LETTERS, _HEAD_LETTERS = 16, 58
+_LETTER, _ROOM = 6.5, 88.0
+"""Of the words at a bar's end: the width of each letter, and the least of all."""
 _EDGE = 14.0
 _LANE, _LEAST, _MOST = 6.5, 12.0, 70.0
 """Of marks in one row: the height of each, and the least and most of all."""
@@ -53,14 +55,20 @@ class Bar:
     high: float | None = None
 
 
+def head(name: str, told: str) -> str:
+    """The line above a group or a row: of a long one the name is cut, not what is told of it."""
+    return f"{shorten(name, max(9, _HEAD_LETTERS - len(told)))}{told}"
+
+
 def bar_chart(label: str, groups: Sequence[tuple[str, Sequence[Bar]]], x: Axis) -> Markup:
     """Horizontal bars in groups, each with its name before it and its value after it."""
-    across = Scale(x.low, x.high, 112.0, WIDTH - 88.0)
+    longest = max((len(bar.words) for _, bars in groups for bar in bars), default=0)
+    across = Scale(x.low, x.high, 112.0, WIDTH - max(_ROOM, _LETTER * longest))
     parts: list[Markup] = []
     y = 2.0
-    for head, bars in groups:
-        if head:
-            parts.append(text(0, y + 11, shorten(head, 58), class_="head"))
+    for above, bars in groups:
+        if above:
+            parts.append(text(0, y + 11, above, class_="head"))
             y += _HEAD
         for bar in bars:
             parts.append(_bar(bar, y, across))
@@ -125,7 +133,7 @@ def dot_chart(label: str, rows: Sequence[Dots], x: Axis, zero: bool = False) -> 
     parts: list[Markup] = []
     y = 0.0
     for row in rows:
-        parts.append(text(0, y + 12, shorten(row.name, 58), class_="head"))
+        parts.append(text(0, y + 12, row.name, class_="head"))
         lanes = max(1, len(row.points))
         height = min(_MOST, max(_LEAST, _LANE * lanes))
         if zero:

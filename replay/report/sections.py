@@ -13,7 +13,7 @@ from replay.report.cases import Case, Difference, Study, sweeps
 from replay.report.figures import RATIO_HIGH, RATIO_STEPS, Figures
 from replay.report.lines import Line, Point, line_chart
 from replay.report.over_time import heights, time_chart
-from replay.report.rows import Bar, Dots, bar_chart, dot_chart
+from replay.report.rows import Bar, Dots, bar_chart, dot_chart, head
 from replay.report.statistics import Estimate, estimate
 from replay.report.svg import Axis, count_axis, legend_mark, share_axis, ticks
 from replay.report.table import money, percent, points, verdict
@@ -82,7 +82,7 @@ def case_chart(found: Study) -> Markup | None:
             mean = found.over_seeds(_on_time, policy, case)
             if mean:
                 drawn.append((series, _sideways(mean, f"{policy}: {_words(mean)}")))
-        rows.append(Dots(case.name, drawn, bound(found, case)))
+        rows.append(Dots(head(case.name, ""), drawn, bound(found, case)))
     if not rows:
         return None
     return dot_chart("On-time share of each policy in each case", rows, share_axis("on time"))
@@ -109,12 +109,12 @@ def difference_chart(pair: tuple[str, str], found: Sequence[Difference]) -> Mark
         mean = each.estimate
         low, high_end = mean.low * 100, mean.high * 100
         known = mean.half_width is not None
-        words = f"{points(mean)} points, {verdict(each)}"
+        words = f"{points(mean)}, {verdict(each)}"
         point = Point(
             mean.mean * 100, 0.0, words, low if known else None, high_end if known else None
         )
         name = each.case.name if each.case else f"mean of {len(found) - 1} cases"
-        rows.append(Dots(f"{name}: {words}", [(0, point)]))
+        rows.append(Dots(head(name, f": {words}"), [(0, point)]))
     x = Axis("percentage points more on time", -high, high, axis_ticks)
     return dot_chart(f"On-time share of {pair[0]} less that of {pair[1]}", rows, x, zero=True)
 
@@ -130,7 +130,8 @@ def cost_chart(found: Study) -> Markup | None:
             known = mean.half_width is not None
             low, high = (max(0.0, mean.low), mean.high) if known else (None, None)
             bars.append(Bar(policy, series, mean.mean, money(mean), low, high))
-    x = count_axis("cost per 1,000 requests on time", max(bar.high or bar.value for bar in bars))
+    most = max(bar.high or bar.value for bar in bars)
+    x = count_axis("cost per 1,000 requests on time", most, 2)
     return bar_chart("Cost per thousand requests on time", [("", bars)], x)
 
 
@@ -285,4 +286,4 @@ def _split_chart(found: Study, case: Case, what: Literal["model", "priority"]) -
 
 def _head(what: str, key: str | int, requests: int) -> str:
     name = f"priority {key}" if what == "priority" else str(key)
-    return f"{name} · {requests:,} requests per run"
+    return head(name, f" · {requests:,} requests per run")

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 WIDTH = 360.0
 COLOURS = 7
 """How many colours there are; a further series repeats one, with another dash and mark."""
+_MOST_DECIMALS = 5
 _DASHES = (None, "6 3", "2 2", "8 2 2 2")
 
 
@@ -166,7 +167,8 @@ def _step(span: float, wanted: int) -> float:
 
 def _multiples(step: float, first: int, last: int) -> list[tuple[float, str]]:
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [(index * step, f"{index * step:,.{decimals}f}") for index in range(first, last + 1)]
+    form = f",.{decimals}f" if decimals <= _MOST_DECIMALS else ".3g"
+    return [(index * step, f"{index * step:{form}}") for index in range(first, last + 1)]
 
 
 def share_axis(title: str, high: float = 1.0) -> Axis:
@@ -200,5 +202,8 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def shorten(words: str, length: int) -> str:
-    """The beginning of a text that is too long for its place."""
-    return words if len(words) <= length else words[: length - 1].rstrip() + "…"
+    """A text too long for its place without its middle: what tells names apart is at the ends."""
+    if len(words) <= length:
+        return words
+    tail = (length - 1) // 2
+    return f"{words[: length - 1 - tail].rstrip()}…{words[-tail:].lstrip()}"

@@ -18,7 +18,7 @@ from replay.results import RunResult
 
 _CASES_ON_TERMINAL = 12
 _WIDE, _NARROW = 140, 100
-_MOST_LEFT_OUT = 2
+_FEW, _MOST_LEFT_OUT = 2, 3
 _POLICY_WIDTH = 8
 """The least width of a policy's name, which goes on in the next line where it is longer."""
 
@@ -42,26 +42,28 @@ class Column:
 
 def percent(found: Estimate) -> str:
     """A share: `93.4 ± 0.5`, in per cent."""
-    return _with_width(found.mean * 100, found.half_width and found.half_width * 100, 1)
+    return _written(found.mean * 100, found.half_width and found.half_width * 100, ",.1f")
 
 
 def milliseconds(found: Estimate) -> str:
     """A duration that is in milliseconds already."""
     decimals = 2 if found.mean < 10 else 1 if found.mean < 100 else 0
-    return _with_width(found.mean, found.half_width, decimals)
+    return _written(found.mean, found.half_width, f",.{decimals}f")
 
 
 def money(found: Estimate) -> str:
     """A cost, in whatever the fleet's costs are in, or an energy: with three digits at least."""
     if not found.mean:
         return "0"
-    decimals = next((d for d in range(8) if abs(found.mean) * 10**d >= 100), 7)
-    return _with_width(found.mean, found.half_width, decimals)
+    decimals = next((d for d in range(8) if abs(found.mean) * 10**d >= 100), None)
+    # The energy of a few requests costs so little that all digits would be zeros.
+    form = ".2e" if decimals is None else f",.{decimals}f"
+    return _written(found.mean, found.half_width, form)
 
 
-def _with_width(mean: float, half_width: float | None, decimals: int) -> str:
-    text = f"{mean:,.{decimals}f}"
-    return text if half_width is None else f"{text} ± {half_width:,.{decimals}f}"
+def _written(mean: float, half_width: float | None, form: str) -> str:
+    text = f"{mean:{form}}"
+    return text if half_width is None else f"{text} ± {half_width:{form}}"
 
 
 def _share_of(ending: str) -> Measure:
@@ -78,6 +80,7 @@ _COLUMNS: Sequence[Column] = (
     Column("joules", lambda run: run.energy_j, money),
 )
 _NOT_IF_NARROW = ("failed", "joules")
+_NOT_IF_SMALL = (*_NOT_IF_NARROW, "p50 ms", "late", "expired", "cost")
 
 
 def columns(found: Study) -> list[Column]:
@@ -181,12 +184,12 @@ def print_table(
 
 def _blocks(found: Study, width: int) -> list[Table]:
     """A table per case, their columns aligned; what does not fit is left out."""
-    least = 0 if width >= _WIDE else 1 if width >= _NARROW else _MOST_LEFT_OUT
+    least = 0 if width >= _WIDE else 1 if width >= _NARROW else _FEW
     for left_out in range(least, _MOST_LEFT_OUT + 1):
         heads, blocks = _told(found, left_out)
         down = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
         widths = [max(map(len, column)) for column in down]
-        padding = int(left_out < _MOST_LEFT_OUT)
+        padding = int(left_out < _FEW)
         # Of a line, the box takes a place at each end and between columns.
         taken = sum(widths[1:]) + len(widths) + 1 + 2 * padding * len(widths)
         if taken + min(widths[0], _POLICY_WIDTH) <= width:
@@ -201,13 +204,13 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
     Args:
         found: The runs.
         left_out: 1 leaves out all intervals but that of the share on time, 2 also the share that
-            failed and energy.
+            failed and energy, 3 all but the shares on time, of the bound and refused, and p99.
     """
     titles = [column.title for column in columns(found)]
     if left_out:
         titles = [title.removesuffix(" %") for title in titles]
-    few = left_out == _MOST_LEFT_OUT
-    kept = [i for i, title in enumerate(titles) if not few or title not in _NOT_IF_NARROW]
+    unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_SMALL)[left_out]
+    kept = [i for i, title in enumerate(titles) if title not in unwanted]
     blocks: list[tuple[str, list[list[str]]]] = []
     for name, case in _shown(found):
         rows = []

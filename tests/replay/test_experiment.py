@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
 
+import psutil
 import pytest
 
 from replay.experiment import Experiment, PolicyChoice, run_all
@@ -12,8 +18,10 @@ from replay.fleet import Fleet
 from replay.fleet_file import parse_fleet
 from replay.report import summary
 from replay.results import Row, Rows, RunResult, read_results, results_json, write_results
+from replay.simulator import Arrival
 from replay.sources import WorkloadSource, load_of
 from replay.workloads import parse_workload
+from tests.waiting import PATIENCE_S, eventually
 
 EDF, FCFS = PolicyChoice.parse("edf"), PolicyChoice.parse("fcfs")
 
@@ -71,6 +79,38 @@ def test_processes_and_seeds_change_nothing():
     ]  # fmt: skip
 
 
+ENDLESS = """
+from replay.experiment import PolicyChoice, run_all
+from replay.scenarios import standard_scenarios
+
+long = standard_scenarios("load-1_2")[0].experiment(requests=1_000_000)
+run_all([long], [PolicyChoice.parse("fcfs")], range(8), jobs=2)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_processes_end_at_once_with_their_parent(number):
+    """Ctrl-C is heard by all of the group; nobody can hear a kill but by what it leaves."""
+    with Popen([sys.executable, "-c", ENDLESS], start_new_session=True, stderr=PIPE) as parent:
+        alive = psutil.Process(parent.pid)
+        # One of them is a tracker, which ends when the others have.
+        eventually(lambda: sum(p.cpu_times().user > 1 for p in alive.children()) >= 2)
+        children = alive.children()
+        (os.killpg if number == signal.SIGINT else os.kill)(parent.pid, number)
+        assert psutil.wait_procs(children, PATIENCE_S)[1] == []
+
+
+def test_a_process_that_dies_is_said():
+    dying = Experiment("dying", _Dying(), fleet())
+    with pytest.raises(ChildProcessError, match="a process that plays has died"):
+        run_all([dying], [EDF], [1, 2], jobs=2)
+
+
+class _Dying:
+    def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
+        os._exit(9)
+
+
 def test_policies_are_given_the_same_requests():
     made = experiment(requests=100, load=1.2)
     edf, fcfs = made.run([EDF, FCFS], 3)
@@ -124,6 +164,24 @@ def test_the_timeline_tells_how_busy_targets_are_and_how_much_waits():
         assert most <= max(sample.queued for sample in samples) <= 2 * most
 
 
+def test_the_timeline_ends_with_the_requests_whatever_is_scripted_for_later():
+    """And a target is idle until a last request that is refused at once, not busy as before."""
+    down = [{"at_s": at_s, "target": "cpu:0", "event": "down"} for at_s in (900, 1000)]
+    many = {"process": "constant", "rate_per_s": 100, "end_s": 0.2}
+    hopeless = {"process": "constant", "rate_per_s": 0.1}
+    streams = [
+        {**many, "mix": [{"model": "a", "deadline_ms": 60_000}]},
+        {**hopeless, "mix": [{"model": "a", "deadline_ms": 0.1}]},
+    ]
+    work = parse_workload({"streams": streams, "seconds": 11})
+    made = Experiment("short", WorkloadSource(work), fleet(script=down))
+    result = made.simulate(EDF, 1)
+    samples, said = result.timeline, "of 2 events and drifts of fleet test 2 come after the last"
+    assert [note for note in result.notes if said in note]
+    assert 9.5e9 < samples[-1].at_ns <= 10e9
+    assert sum(any(sample.busy.values()) for sample in samples) < len(samples) / 20
+
+
 def test_what_targets_cost_is_added_up():
     result = experiment().simulate(EDF, 1)
     dear = sum(r.target == "gpu:0" for r in result.rows)
@@ -172,6 +230,8 @@ def test_a_policy_takes_options():
         PolicyChoice.parse("edf?quantil=1")
     with pytest.raises(ValueError, match="KEY=VALUE"):
         PolicyChoice.parse("edf?quantile")
+    with pytest.raises(ValueError, match="quantile is given twice"):
+        PolicyChoice.parse("edf?quantile=0.5&quantile=0.9")
 
 
 def test_a_million_requests_leave_a_bounded_result():

@@ -11,7 +11,7 @@ import pytest
 
 from policies import make_policy
 from replay.fleet import Fleet, FleetError, Kind, Truth, quantile_samples
-from replay.fleet_file import parse_fleet
+from replay.fleet_file import LinkFile, parse_fleet
 from replay.fleet_sources import fleet_of_models, load_fleet, table_fleet
 from replay.fleet_world import RESEND_NS, Course, Link, Tempo
 from replay.links import LOST, Delay, LinkTrace
@@ -152,7 +152,7 @@ def test_a_model_that_runs_nowhere_is_named_with_the_nearest():
 
 
 def test_a_table_becomes_a_target_per_accelerator(tmp_path):
-    path = tmp_path / "profiles.csv"
+    path = tmp_path / "PROFILES.CSV"
     path.write_text(
         "Model,Accelerator,Batch,p50_ms,p90_ms,note\n"
         "m,T4,1,4.0,5.0,x\nm,T4,8,16,20,x\nm,A10,1,2,2.5,x\nn,A10,1,1,1,x\n"
@@ -163,6 +163,19 @@ def test_a_table_becomes_a_target_per_accelerator(tmp_path):
     assert made.base_ns()["n"] == MS
 
 
+@pytest.mark.parametrize(("form", "took_ns"), [("mahimahi", MS), ("mbps", 12 * MS)])
+def test_of_two_recordings_of_a_link_the_capacity_has_the_format(tmp_path, form, took_ns):
+    """And only what has no times of its own has the interval."""
+    reply = "64 bytes from 192.0.2.1: icmp_seq={} ttl=64 time={} ms\n"
+    (tmp_path / "ping.txt").write_text(reply.format(1, 14) + reply.format(2, 20))
+    (tmp_path / "numbers").write_text("1\n2\n3\n")
+    both = {"trace": "ping.txt", "capacity": "numbers", "format": form, "interval_s": 0.5}
+    link = LinkFile.model_validate(both).link(tmp_path)
+    assert link.trace is not None
+    assert [link.trace.rtt_ns(at_ns) for at_ns in (0, 499 * MS, 500 * MS)] == [14e6, 14e6, 20e6]
+    assert link.trace.transfer_ns(0, 1500) == took_ns
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
@@ -171,6 +184,12 @@ def test_a_table_becomes_a_target_per_accelerator(tmp_path):
         ("model,accelerator,batch,p50,p90\nm,T4,1,5,4\n", ":2: 1, 5 and 4 ms"),
         ("model,accelerator,batch,p50,p90\nm,T4,one,5,6\n", ":2: the batch size is 'one'"),
         ("model,accelerator,batch,p50,p90\n", "no profile"),
+        ("model;accelerator;batch;p50;p90\nm;T4;1;5;6\n", ":1: one column for two"),
+        ("model,accelerator,batch,p50,p90\nm,T4,1,5,6\nm,,2,5,6\n", ":3: no name in 'm,,2"),
+        (
+            "model,precision,accelerator,batch,p50,p90\nm,fp32,T4,1,5,6\nm,int8,T4,1,2,3\n",
+            ":3: 'm' on 'T4' with batch 1 for the second time",
+        ),
     ],
 )
 def test_a_bad_table_is_named_with_its_line(tmp_path, rows, said):

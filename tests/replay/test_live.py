@@ -462,3 +462,18 @@ def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
     box.on_infer = swap
     result, warnings = play_experiment(experiment, 1, box.url)
     assert warnings[-1] == result.notes[-1] == swapped  # it may have been late itself before
+
+
+def test_what_came_of_a_box_that_is_gone_at_the_end_is_told(box, tmp_path):
+    def go(peer: Any, header: Any) -> None:
+        box.path.unlink(missing_ok=True)
+        peer.answer(header)
+
+    (tmp_path / "work.yaml").write_text(WORK)
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    (experiment,) = planned(Ask(str(tmp_path / "work.yaml"), fleet=str(tmp_path / "fleet.yaml")))
+    box.on_infer = go
+    result, warnings = play_experiment(experiment, 1, box.url)
+    assert result.total().requests > 0
+    assert "the box was gone at the end: cannot reach the daemon" in warnings[-1]
+    assert warnings[-1] == result.notes[-1]

@@ -19,9 +19,9 @@ from replay.report.cases import differences, study
 from replay.report.figures import ENDINGS, figures
 from replay.report.lines import Point
 from replay.report.rows import Dots, dot_chart
-from replay.report.statistics import estimate
+from replay.report.statistics import Estimate, estimate
 from replay.report.svg import count_axis, spread, ticks
-from replay.report.table import cells, columns
+from replay.report.table import cells, columns, money
 from replay.results import Row, Rows, RunResult, Sample
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -141,6 +141,19 @@ class TestPage:
         }  # fmt: skip
         assert not re.search(r"url\(|@import|href", drawn)
 
+    def test_lines_of_long_names_are_told_apart_by_their_labels(self, tmp_path):
+        """Alone in a chart by itself, which has no table beside it."""
+        asked = [f"goodput?quantile={q}" for q in ("0.9", "0.95", "0.99")]
+        write_chart(sweep(*asked), tmp_path / "c.svg")
+        drawn = ElementTree.parse(tmp_path / "c.svg").iter()
+        labels = [e.text or "" for e in drawn if e.get("class") == "name"]
+        cut = [label.split("…") for label in labels if label != "bound"]
+        fitting = [
+            [name for name in asked if name.startswith(begin) and name.endswith(end)]
+            for begin, end in cut
+        ]
+        assert sorted(fitting) == [[name] for name in asked]
+
     def test_what_would_say_nothing_is_left_out(self, tmp_path):
         plain = RunResult("plain", "goodput", 1, 0.9)
         plain.add(row(0, 5))
@@ -162,6 +175,17 @@ class TestPage:
             assert not [
                 y for y in heads if float(drawn.get("y1", "")) < y < float(drawn.get("y2", ""))
             ]
+
+    def test_of_a_long_case_the_name_is_cut_and_not_its_figures(self, tmp_path):
+        runs = sweep("a", "b")
+        for run in runs:
+            run.scenario = "a-scenario-with-a-name-that-is-longer-than-the-picture-is-wide"
+        page = written(runs, tmp_path)
+        drawing = re.search(r"<svg[^>]*less that of.*?</svg>", page, re.S)
+        assert drawing is not None
+        heads = [e.text or "" for e in ElementTree.fromstring(drawing.group()) if e.text]
+        figures = re.compile(r"^a-.*….*: [+-]\d+\.\d\d ± \d+\.\d\d, (clear|within chance)$")
+        assert len([each for each in heads if figures.match(each)]) > 1
 
     def test_the_same_results_give_the_same_bytes(self, tmp_path):
         assert written(sweep("a", "b"), tmp_path) == written(sweep("a", "b"), tmp_path)
@@ -271,6 +295,7 @@ class TestNumbers:
         assert "requests per second" in text
         assert "waited" not in text
         assert "waiting:" not in text
+        assert "Nothing was promised" not in text
         said = summary([run])[0]
         assert said["cost"] is said["energy_j"] is None
         assert printed([run]).split("goodput")[1].split()[-1] == "–"  # noqa: RUF001
@@ -383,6 +408,16 @@ class TestTerminal:
         assert all(title in text for title in ("refused", "expired", "cost"))
         assert "spill?" in text
 
+    def test_half_a_terminal_has_whole_figures(self):
+        """What does not fit is left out; a figure without its last digits is another one."""
+        runs = sweep("goodput", "edf")
+        wide, narrow = printed(runs, 80).split(), printed(runs, 50).split()
+        figures = [word for word in narrow if word.replace(".", "").isdigit()]
+        assert figures
+        assert set(figures) <= set(wide)
+        assert {"goodput", "time", "p99", "refused"} <= set(narrow)
+        assert "cost" not in narrow
+
     def test_words_of_others_are_not_markup(self):
         assert "[red]x" in printed([result("[red]x")])
 
@@ -413,6 +448,12 @@ class TestDrawing:
         placed = sorted(spread(wanted, 12.5, 0.0, 200.0))
         assert all(b - a >= 12.5 - 1e-6 for a, b in pairwise(placed))
         assert all(-1e-6 <= place <= 200 + 1e-6 for place in placed)
+
+
+def test_what_costs_next_to_nothing_has_figures_all_the_same():
+    assert money(Estimate(0.0, None, 1)) == "0"
+    assert money(Estimate(0.0000123, 0.0000045, 3)) == "0.0000123 ± 0.0000045"
+    assert money(Estimate(3.21e-9, 4e-10, 3)) == "3.21e-09 ± 4.00e-10"
 
 
 def test_students_t_is_that_of_the_tables():
