@@ -81,17 +81,13 @@ def build_policy(
         ValueError: No such policy, not an option of it, or it can't be made with these.
     """
     factory = find(name)
-    made = {}
-    for key, value in options.items():
-        if key == "inner" and isinstance(value, str):
-            value = {"name": value}
-        if isinstance(value, Mapping) and "name" in value:
-            inner = {str(k): v for k, v in value.items() if k != "name"}
-            value = build_policy(str(value["name"]), inner, find)
-        elif key == "inner" and value is not None and not hasattr(value, "decide"):
-            told = f"inner is a policy, as edf or {{name: edf, quantile: 0.9}}, not {value!r}"
-            raise ValueError(f"policy {name!r}: {told}")
-        made[key] = value
+    made = dict(options)
+    for key, (inner_name, inner_options) in wrapped(options).items():
+        made[key] = build_policy(inner_name, inner_options, find)
+    inner = made.get("inner")
+    if inner is not None and not hasattr(inner, "decide"):
+        told = f"inner is a policy, as edf or {{name: edf, quantile: 0.9}}, not {inner!r}"
+        raise ValueError(f"policy {name!r}: {told}")
     _check_options(name, factory, made)
     try:
         return factory(**made)
@@ -100,7 +96,20 @@ def build_policy(
     except FOREIGN_FAULTS as error:  # or a value of an unfit type
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         told = f"with {given} it raised {type(error).__name__}: {error}"
+        told += "".join(f"; {key} is a number, as {usual}" for key, usual in _texts(factory, made))
         raise ValueError(f"policy {name!r}: {told}") from error
+
+
+def wrapped(options: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The options that are policies themselves: the name and the own options of each."""
+    found = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping) and "name" in value:
+            own = {str(option): given for option, given in value.items() if option != "name"}
+            found[key] = str(value["name"]), own
+        elif key == "inner" and isinstance(value, str):
+            found[key] = value, {}
+    return found
 
 
 def _check_options(name: str, factory: PolicyFactory, given: Iterable[str]) -> None:
@@ -122,6 +131,19 @@ def _check_options(name: str, factory: PolicyFactory, given: Iterable[str]) -> N
                 f"policy {name!r} has no option {key!r}{hint(key, known)}; "
                 f"it has {', '.join(known) or 'none'}"
             )
+
+
+def _texts(factory: PolicyFactory, given: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The options that are texts where numbers usually are, with what they usually are."""
+    try:
+        parameters = signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return []  # as in `_check_options`
+    return [
+        (each.name, each.default)
+        for each in parameters
+        if isinstance(each.default, int | float) and isinstance(given.get(each.name), str)
+    ]
 
 
 def named_policy(name: str) -> PolicyFactory:

@@ -18,12 +18,12 @@ class HourlyBudget:
             limit.
 
     Raises:
-        ValueError: It is below 0.
+        ValueError: It is below 0, or no number.
     """
 
     def __init__(self, per_hour: float | None) -> None:
         """Nothing is spent yet."""
-        if per_hour is not None and per_hour < 0:
+        if per_hour is not None and not per_hour >= 0:
             raise ValueError(f"budget_per_hour must be 0 or more, not {per_hour}")
         self._per_hour = per_hour
         self.clear()
@@ -41,6 +41,11 @@ class HourlyBudget:
             while self._spent and self._spent[0][0] <= now_ns:
                 self._spent.popleft()
             self._total = sum([cost for _, cost in self._spent])
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit at all; without one nothing has to be worked out."""
+        return self._per_hour is not None
 
     @property
     def left(self) -> float:

@@ -80,6 +80,8 @@ class Hedged:
             raise ValueError(f"early_ms must be 0 or more, not {early_ms}")
         self.inner = inner or Goodput(quantile)
         self.quantile = quantile_of(self.inner, quantile)
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"quantile must be between 0 and 1, not {self.quantile}")
         self.extra = extra
         self._budget = _budget_of(self.inner)
         self._early_ns = int(early_ms * _MS)
@@ -123,7 +125,7 @@ class Hedged:
                     )
                     took_ns = self._takes_ns(view, hedge)
                     if self._second_ns + took_ns <= self.extra * self._first_ns and (
-                        self._budget.pays(_cost(view, copy.target, copy.offer))
+                        self._budget.pays(self._cost(view, copy.target, copy.offer))
                     ):
                         self._second_ns += took_ns
                         self._copied.add(copy.request.id)
@@ -144,7 +146,7 @@ class Hedged:
             best: _Copy | None = None
             for target in others:
                 for offer in target.usable(request.kind):
-                    if not self._budget.covers(_cost(view, target, offer)):
+                    if not self._budget.covers(self._cost(view, target, offer)):
                         continue
                     takes_ns = view.predict_ns(target, offer, 1, self.quantile)
                     way_ns = target.spec.transfer_ns[0]
@@ -155,12 +157,11 @@ class Hedged:
             if best is not None:
                 yield best
 
-
-def _cost(view: View, target: TargetState, offer: Offer) -> float:
-    """What a copy costs the budget, which is for remote targets alone."""
-    if not target.spec.remote:
-        return 0.0
-    return target.spec.cost(1, view.predict_ns(target, offer, 1, 0.5), offer.energy(1))
+    def _cost(self, view: View, target: TargetState, offer: Offer) -> float:
+        """What a copy costs the budget, if there is one: it is for remote targets alone."""
+        if not (self._budget.is_limited and target.spec.remote):
+            return 0.0
+        return target.spec.cost(1, view.predict_ns(target, offer, 1, 0.5), offer.energy(1))
 
 
 def _budget_of(policy: Policy | None) -> HourlyBudget:

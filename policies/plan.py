@@ -33,6 +33,8 @@ class Planned:
         start_ns: When it is expected to start.
         done_ns: When it is done at the promised quantile.
         deadline_ns: The earliest of its deadlines.
+        ladder: How long the variant takes there at the promised quantile.
+        median: The same at the median, by which it is expected to be done.
         requests: Those in it.
     """
 

@@ -33,6 +33,8 @@ class PowerOfTwo:
 
     def __init__(self, quantile: float = 0.95, seed: int = 1) -> None:
         """Takes its options from the configuration."""
+        if not isinstance(seed, int):
+            raise ValueError(f"seed must be a whole number, not {seed!r}")
         self.quantile = quantile
         self._seed = seed
         self._chance = Chance(seed)

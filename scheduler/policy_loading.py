@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from policies import POLICIES, PolicyFactory, build_policy
+from policies import POLICIES, PolicyFactory, build_policy, wrapped
 from scheduler.config import PolicyConfig
 from scheduler.config_problems import ConfigError, problem_at
 from scheduler.core.errors import FOREIGN_FAULTS
@@ -70,9 +70,9 @@ def find_policy(name: str) -> PolicyFactory:
     """
     if name in POLICIES:
         return POLICIES[name]
-    where, _, class_name = name.rpartition(":") if ":" in name else (name, "", "")
+    where, class_name = _apart(name)
     if where.endswith(".py"):
-        return _class_of(name, _file(name, Path(os.path.expanduser(where))), class_name)
+        return _class_of(name, _file(name, _path(where)), class_name)
     offered = {point.name: point for point in entry_points(group=GROUP)}
     if name in offered:
         try:
@@ -96,15 +96,22 @@ def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
         name: As in `load_policy`.
         options: The same.
     """
-    where = name.rpartition(":")[0] if ":" in name else name
-    path = Path(os.path.expanduser(where))
+    where, _ = _apart(name)
+    path = _path(where)
     found = {path: path.read_bytes()} if where.endswith(".py") and path.is_file() else {}
-    for key, value in options.items():
-        if isinstance(value, Mapping) and "name" in value:
-            found |= files_of(str(value["name"]), value)
-        elif key == "inner" and isinstance(value, str):
-            found |= files_of(value, {})
+    for inner_name, inner_options in wrapped(options).values():
+        found |= files_of(inner_name, inner_options)
     return found
+
+
+def _apart(name: str) -> tuple[str, str]:
+    """Where a policy is and what its class is called there; empty where the name does not say."""
+    where, separator, class_name = name.rpartition(":")
+    return (where, class_name) if separator else (name, "")
+
+
+def _path(where: str) -> Path:
+    return Path(os.path.expanduser(where))
 
 
 def _file(name: str, path: Path) -> ModuleType:

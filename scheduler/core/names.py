@@ -24,7 +24,19 @@ def hint(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {found!r}?)" if found is not None else ""
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """A question for the known name that was probably meant, or `otherwise` where none is near."""
-    found = near(word, known, cutoff)
-    return f"did you mean {found!r}?" if found is not None else otherwise
+def did_you_mean(
+    word: str, known: Iterable[str], otherwise: str | None = None, cutoff: float = 0.6
+) -> str:
+    """A question for the known name that was probably meant.
+
+    Args:
+        word: What was written.
+        known: The names that there are.
+        otherwise: What is said where none is near; if not given, which there are.
+        cutoff: How alike they must be, of 1.
+    """
+    names = list(known)
+    found = near(word, names, cutoff)
+    if found is not None:
+        return f"did you mean {found!r}?"
+    return f"there are {', '.join(names) or 'none'}" if otherwise is None else otherwise

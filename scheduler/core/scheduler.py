@@ -46,6 +46,7 @@ from scheduler.core.targets import Run, TargetState
 __all__ = ["ImpossibleDecision", "InvariantError", "Limits", "PolicyFailed", "Scheduler"]
 
 _MS = 1_000_000
+_SHOWN = 300
 
 
 class Scheduler:
@@ -307,7 +308,11 @@ class Scheduler:
         if not self.queues and not (self.runs and watches_runs(self.policy)):
             return None
         try:
-            for decision in self.policy.decide(self._view):
+            decisions = self.policy.decide(self._view)
+            if decisions is None:
+                name = type(self.policy).__name__
+                raise TypeError(f"{name}.decide returned None; is a `return` missing?")
+            for decision in decisions:
                 self._carry_out(decision)
         except FOREIGN_FAULTS as error:  # its failure must lose no request
             return error
@@ -418,7 +423,9 @@ class Scheduler:
         return (record.request for record in self.ledger.records.values())
 
     def _impossible(self, decision: Decision, why: str, request_id: int | None = None) -> Exception:
-        text = f"{type(self.policy).__name__} decided the impossible: {why}: {decision}"
+        told = str(decision)  # an offer in it may tell a thousand latencies
+        told = told if len(told) <= _SHOWN else f"{told[:_SHOWN]}…"
+        text = f"{type(self.policy).__name__} decided the impossible: {why}: {told}"
         if request_id is not None:
             text += "".join(f"\n  {entry}" for entry in self.story(request_id))
         return ImpossibleDecision(text)

@@ -101,6 +101,22 @@ def test_the_impossible_is_refused(decision, complaint):
     assert len(scheduler.queues[M]) == 2
 
 
+def test_a_decision_is_shown_in_a_few_lines_whatever_it_holds():
+    long = replace(offer(), latency_ns={size: tuple(range(1, 100)) for size in range(1, 20)})
+    scheduler = scripted([Place("cpu:9", long, (ONE,), "")])
+    said = r"'cpu:9' is not known: Place\(target_id=.*…$"
+    with pytest.raises(PolicyFailed, match=said) as failed:
+        scheduler.handle(Submitted((ONE,)), 0)
+    assert len(str(failed.value)) < 500
+
+
+def test_a_policy_that_returns_nothing_is_told_so():
+    scheduler = scripted([])
+    scheduler.policy.decide = lambda view: None  # type: ignore
+    with pytest.raises(PolicyFailed, match=r"decide returned None; is a `return` missing\?"):
+        scheduler.handle(Submitted((ONE,)), 0)
+
+
 def test_classes_and_variants_are_not_mixed():
     picky = request(3, 50, RequestClass("m", variant="int8"))
     scheduler = scripted([Place("cpu:0", offer(), (ONE, picky), "")])

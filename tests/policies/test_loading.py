@@ -148,6 +148,28 @@ def test_an_option_that_is_not_one_is_told(own):
         load_policy(str(own), quantile=3)
 
 
+PLAIN = "class Plain:\n    def decide(self, view): return ()\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("goodput", {"quantile": "0.9"}, "; quantile is a number, as 0.95$"),
+        ("hedge", {"early_ms": "2", "inner": "edf"}, "; early_ms is a number, as 1.0$"),
+        ("hedge", {"quantile": 95, "inner": "{plain}"}, "quantile must be between 0 and 1, not 95"),
+        ("power_of_two", {"seed": "7"}, "seed must be a whole number, not '7'"),
+        ("power_of_two", {"seed": 0.5}, "seed must be a whole number, not 0.5"),
+        ("spill", {"budget_per_hour": float("nan")}, "budget_per_hour must be 0 or more, not nan"),
+    ],
+)
+def test_an_option_with_which_it_could_not_decide_is_told(tmp_path, name, options, told):
+    plain = tmp_path / "plain.py"
+    plain.write_text(PLAIN)
+    given = {k: str(plain) if v == "{plain}" else v for k, v in options.items()}
+    with pytest.raises(ValueError, match=told):
+        load_policy(name, **given)
+
+
 def test_what_a_policy_raises_while_it_is_made_is_told(own):
     failing = own.parent / "failing.py"
     failing.write_text(
