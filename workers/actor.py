@@ -131,6 +131,8 @@ class WorkerProcess:
             time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
                 self._prepare_anew()
+            if self._prepared.is_set():
+                self._host.give_back()
             if len(self._host.problems) != told:  # as of a model that can't be loaded again
                 told = len(self._host.problems)
                 self._say_catalog()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
-from workers.runtimes.base import RunError, Serving, Session, one_line
+from workers.runtimes.base import Retaining, RunError, Serving, Session, one_line
 from workers.stacking import stack_items
 
 Array = npt.NDArray[Any]
@@ -52,6 +53,12 @@ class ItemRunner:
             Exception: Whatever the library or stacking raised.
         """
         return self._run_batch(items, self._session.run)
+
+    def give_back(self, items: Sequence[Item]) -> None:
+        """Have the session keep no more memory than these items take, which are no requests."""
+        if isinstance(self._session, Retaining):
+            with contextlib.suppress(Exception):  # of the library: requests hear it when they run
+                self._run_batch(items, self._session.give_back)
 
     def _run_batch(self, items: Sequence[Item], run: Run) -> list[Item]:
         if not self._batched:

@@ -30,6 +30,7 @@ from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
 from workers.runtimes.base import DeviceSpec, RunError, Runtime, Session
 from workers.sampling import sample_items
+from workers.spare_memory import SpareMemory
 from workers.stuck import StuckWatch
 from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
@@ -130,6 +131,10 @@ class DeviceHost:
             self.repository, self._residency, self._lock, self._running, effort
         )
 
+        self._spare = SpareMemory(
+            self._residency, self.repository.models, self._lock, lambda: self._again.idle_s
+        )
+
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
         """Make every variant ready, each offered as soon as it is.
 
@@ -211,6 +216,10 @@ class DeviceHost:
     def has_changed(self) -> bool:
         """Look at the device; whether it is now set otherwise, so that `prepare` is due."""
         return self._watch.look() and self._trials.look_at_device()
+
+    def give_back(self) -> None:
+        """Let go of memory that only a batch of long ago needed, while the device idles."""
+        self._spare.look()
 
     def telemetry(self) -> dict[str, Any]:
         """What the latest look has told, as plain values; see `workers.telemetry.Reading`."""

@@ -13,6 +13,7 @@ from workers.crash_guard import CrashGuard
 from workers.device_watch import DeviceWatch
 from workers.fingerprint import Fingerprint, fingerprint, fingerprint_id
 from workers.memory import available_bytes, lack_of_room, name_shortage, resident_bytes
+from workers.model_files import ModelFileFault, files_digest
 from workers.profile_store import ProfileStore
 from workers.profiling import Effort
 from workers.runtimes.base import (
@@ -96,6 +97,20 @@ class Loader:
         conditions = {key: of[key] for key in keys}
         case_key = case.key(self.around.max_batch)
         return self.around.cache.folder(self._label, {**conditions, "case": case_key})
+
+    def is_exchanged(self, case: Case, runtime: str = "*") -> bool:
+        """Whether a variant's file is another one by now, which is a problem then.
+
+        That is not what was measured, nor what others keep answers and compiled models of: it is
+        served from the next start on.
+        """
+        try:
+            exchanged = files_digest(case.variant.path) != case.variant.digest
+        except (OSError, ModelFileFault):
+            return False  # the runtime says what is wrong with it
+        if exchanged:
+            self.report(case, runtime, "its file was exchanged since the box started")
+        return exchanged
 
     def lacks_room(self, case: Case) -> bool:
         """Whether a variant cannot fit into memory, which is a problem then."""

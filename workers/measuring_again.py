@@ -64,6 +64,11 @@ class MeasuringAgain:
         """Whether it has served nothing for a while."""
         return time.monotonic_ns() - self._served_ns >= _IDLE_NS
 
+    @property
+    def idle_s(self) -> float:
+        """For how long it has served nothing."""
+        return (time.monotonic_ns() - self._served_ns) / 1e9
+
     def at_length(self, key: Key, known: Ladder) -> Ladder:
         """The latencies of a variant now; none if it is no faster than was known.
 

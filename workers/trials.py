@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from workers.fingerprint import Fingerprint
 from workers.judging import Answers, Judge, batch_limit
 from workers.loading import Loader, Surroundings, spell
 from workers.model import Model, Variant
-from workers.model_files import ModelFileFault, files_digest
 from workers.profile_store import Profile
 from workers.reference import reference_answers, reference_runtimes
 from workers.runtimes.base import DeviceSpec, Runtime, Session
@@ -106,7 +104,7 @@ class RuntimeTrials:
         if not candidates:
             self._loader.report(case, "*", self._why_none(case))
             return None
-        if self._loader.lacks_room(case):
+        if self._loader.is_exchanged(case) or self._loader.lacks_room(case):
             return None
         ready = [r for r in candidates if not self._loader.must_build(r, case)]
         if not ready:
@@ -139,6 +137,8 @@ class RuntimeTrials:
     def _challenge(
         self, case: Case, runtime: Runtime, incumbent: Choice | None, note: Note
     ) -> Choice | None:
+        if self._loader.is_exchanged(case, runtime.name):
+            return None
         if not self._loader.build(
             runtime, case, lambda text: note(0, f"{case.label}: {runtime.name}, {text}")
         ):
@@ -166,16 +166,10 @@ class RuntimeTrials:
         self._keep(self._runtimes[choice.runtime], Case(model, variant), choice.profile, of)
 
     def reload(self, model: Model, variant: Variant, runtime: str) -> Session | None:
-        """Load once more what was chosen before; None, with a problem, if that fails.
-
-        A file that was exchanged meanwhile is not what was measured, nor what others keep answers
-        of: it is served from the next start on.
-        """
+        """Load once more what was chosen before; None, with a problem, if that fails."""
         case = Case(model, variant)
-        with suppress(OSError, ModelFileFault):  # the runtime says what is wrong with it
-            if files_digest(variant.path) != variant.digest:
-                self._loader.report(case, runtime, "its file was exchanged since the box started")
-                return None
+        if self._loader.is_exchanged(case, runtime):
+            return None
         return self._loader.load(self._runtimes[runtime], case)
 
     def _as_before(self, runtime: Runtime, case: Case, profile: Profile) -> Choice | None:

@@ -45,7 +45,7 @@ def save(made: onnx.ModelProto, path: Path) -> Path:
     return path
 
 
-def relu(batch: Dim = "N", width: int = 3) -> onnx.ModelProto:
+def relu(batch: Dim = "N", width: Dim = 3) -> onnx.ModelProto:
     shape = [batch, width]
     node = helper.make_node("Relu", ["x"], ["y"])
     return model([node], [tensor("x", "float32", shape)], [tensor("y", "float32", shape)])

@@ -258,6 +258,33 @@ def test_a_changed_power_mode(start, tmp_path):
     assert not any("batch 1" in text for text in texts)
 
 
+def test_a_file_that_is_exchanged_is_not_taken_for_what_it_was_in_another_power_mode(
+    start, tmp_path, root
+):
+    box_root = box(tmp_path / "box")
+    host = start(box_root)
+    served(host)
+    (file,) = (root / "good").rglob("*.onnx")
+    other = onnx_models.relu()
+    other.graph.node[0].op_type = "Neg"
+    onnx_models.save(other, file)
+    box(box_root, governor="powersave")
+    assert [host.has_changed() for _ in range(2)] == [False, True]
+
+    assert list(host.prepare()) == []
+
+    (result,) = host.run("good", "1", [{"x": np.array([-1, 0, 2], np.float32)}])
+    assert isinstance(result, dict)
+    assert result["y"].tolist() == [0, 0, 2], "what was loaded of the file as it was"
+    told = [p.reason for p in host.problems if p.model == "good"]
+    assert told == ["its file was exchanged since the box started"]
+    again = start(box_root)
+    list(again.prepare())
+    (result,) = again.run("good", "1", [{"x": np.array([-1, 0, 2], np.float32)}])
+    assert isinstance(result, dict)
+    assert result["y"].tolist() == [1, 0, -2]
+
+
 @pytest.mark.parametrize("known", [False, True], ids=["measured", "stored"])
 def test_a_power_mode_that_changes_on_the_way_has_nothing_stored(start, tmp_path, known):
     root = box(tmp_path / "box")

@@ -15,6 +15,9 @@ from workers.model_files import weight_bytes
 from workers.repository import RepositoryError, load_repository
 
 ONE_VARIANT = "variants: {fp32: {file: model.onnx}}\n"
+NO_SUCH_DAY = "day is out of range for month"
+if sys.version_info >= (3, 14):
+    NO_SUCH_DAY = "day 30 must be in range 1..29 for month 2 in year 2024"
 
 
 def reason_of(root, name: str) -> str:
@@ -260,7 +263,7 @@ def test_a_file_outside_the_model_is_refused(root, add, file):
         ("", "must be a mapping"),
         ("variants: {a: [", "not valid YAML"),
         ("? [a]\n: b", "not valid YAML"),
-        ("description: 2024-02-30", "not valid YAML: day is out of range for month"),
+        ("description: 2024-02-30", f"not valid YAML: {NO_SUCH_DAY}"),
         ("description: !!bool x", "not valid YAML"),
         ("description: !!int ''", "not valid YAML"),
         ("description: !!timestamp x", "not valid YAML"),

@@ -118,6 +118,15 @@ class Serving(Protocol):
         ...
 
 
+@runtime_checkable
+class Retaining(Protocol):
+    """A session that keeps memory of its largest batch for the next one."""
+
+    def give_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch that is no request, and keep no more memory than that takes."""
+        ...
+
+
 class Runtime(Protocol):
     """A library that loads and runs models."""
 

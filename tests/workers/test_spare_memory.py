@@ -1,0 +1,77 @@
+"""Memory of a batch of long ago."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from tests.workers import onnx_models
+from tests.workers.test_device_host import CPU_RUNTIMES
+from workers.memory import resident_bytes
+from workers.residency import Residency, Resident
+from workers.runtimes import RUNTIMES
+from workers.runtimes.base import DeviceSpec, RunError
+from workers.spare_memory import IDLE_S, SPARE_BYTES, SpareMemory
+
+KEY = ("relu", "1")
+CPU = DeviceSpec("cpu:0", "cpu")
+LARGE = SPARE_BYTES // 4 * 5 // 4
+
+
+@pytest.fixture(params=CPU_RUNTIMES)
+def residency(request, add, load, tmp_path):
+    """What runs a model of any width."""
+    add("relu", onnx_models.relu(width="W"))
+    model = load("relu")
+    session = RUNTIMES[request.param]().load(model, model.variants[0], CPU, tmp_path)
+
+    def load_again():
+        raise RunError("it never leaves memory")
+
+    residency = Residency(None, lambda key, loaded: None)
+    residency.admit(KEY, Resident(load_again, True, 0, False, session))
+    yield model, residency
+    residency.close()
+
+
+def run(residency, count):
+    (answer,) = residency.runner(KEY).run([{"x": np.full(count, -1, np.float32)}])
+    return answer["y"][:3].tolist(), len(answer["y"])
+
+
+def test_a_device_that_idles_gives_back_what_a_large_batch_took(residency):
+    model, residency = residency
+    idle_s = IDLE_S
+    spare = SpareMemory(residency, {"relu": model}, threading.RLock(), lambda: idle_s)
+    run(residency, 1)
+    spare.look()
+    before = resident_bytes()
+    for _ in range(2):
+        idle_s = 0
+        run(residency, LARGE)
+        spare.look()
+        assert resident_bytes() - before >= SPARE_BYTES
+        idle_s = IDLE_S
+        spare.look()
+        assert resident_bytes() - before < SPARE_BYTES // 4
+        assert run(residency, 3) == ([0, 0, 0], 3)
+
+
+def test_little_is_kept(residency):
+    model, residency = residency
+    taken = 10**9
+    spare = SpareMemory(
+        residency, {"relu": model}, threading.RLock(), lambda: IDLE_S, lambda: taken
+    )
+    ran: list[object] = []
+    residency.runner(KEY).give_back = ran.append
+    spare.look()
+    taken += SPARE_BYTES - 1
+    spare.look()
+    assert ran == []
+    taken += 1
+    spare.look()
+    spare.look()  # what could not be given back is not asked for again and again
+    assert len(ran) == 1
