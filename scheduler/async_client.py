@@ -183,7 +183,7 @@ class AsyncClient:
         """
         exchange = self.exchange()
         if deadline_s is not None:
-            deadline_ms = milliseconds(deadline_s, deadline_ms)
+            deadline_ms = milliseconds(deadline_s, deadline_ms, durable)
         if durable:
             options = (deadline_ms, variant, priority, weight, accept_late)
             return self._submit_task(accept_plan(id, model, inputs, *options))
@@ -197,11 +197,11 @@ class AsyncClient:
                 model,
                 inputs,
                 deadline_ms,
-                variant,
-                priority,
-                weight,
-                accept_late,
-                exact,
+                variant=variant,
+                priority=priority,
+                weight=weight,
+                accept_late=accept_late,
+                exact=exact,
             )
         )
         return future

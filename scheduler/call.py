@@ -172,7 +172,7 @@ def task_call(
     deadline_ms = checked_deadline_ms(deadline_ms, most_ms=_MAX_TASK_MS)
     seconds_ms = timeout_s * 1e3
     call = infer_call(
-        call_id, future, model, inputs, seconds_ms, variant, priority, weight, accept_late
+        call_id, future, model, inputs, seconds_ms, variant=variant, priority=priority
     )
     call.header.update(t="task", task=task_id)
     call.is_infer = False
@@ -186,10 +186,11 @@ def infer_call(
     model: str,
     inputs: Mapping[str, Any],
     deadline_ms: float | None,
-    variant: str | None,
-    priority: int,
-    weight: float,
-    accept_late: bool,
+    *,
+    variant: str | None = None,
+    priority: int = DEFAULT_PRIORITY,
+    weight: float = 1.0,
+    accept_late: bool = False,
     exact: bool = False,
 ) -> Call:
     """An `infer` message; its deadline is fixed now.
@@ -234,11 +235,13 @@ def checked_deadline_ms(
     if not is_number(value):
         raise InvalidInput(f"{name} is a number of milliseconds, not {value!r}")
     if not 1e-6 <= value <= most_ms:
-        days = most_ms / MAX_DEADLINE_MS
-        raise InvalidInput(
-            f"{name} is more than 0 and at most {most_ms} ms ({24 * days:g} hours), not {value!r}"
-        )
+        raise InvalidInput(_out_of_range(name, most_ms, f"{most_ms} ms", value))
     return float(value)
+
+
+def _out_of_range(name: str, most_ms: float, most: str, value: Any) -> str:
+    hours = 24 * most_ms / MAX_DEADLINE_MS
+    return f"{name} is more than 0 and at most {most} ({hours:g} hours), not {value!r}"
 
 
 def is_number(value: Any) -> bool:
@@ -300,18 +303,20 @@ def _checked_weight(value: Any) -> float:
     return float(value)
 
 
-def milliseconds(deadline_s: Any, deadline_ms: Any) -> float:
+def milliseconds(deadline_s: Any, deadline_ms: Any, durable: bool) -> float:
     """A deadline in seconds as one in milliseconds.
 
     Raises:
-        InvalidInput: It is no number, or there are both.
+        InvalidInput: It is no number, too large or too small, or there are both.
     """
     if deadline_ms is not None:
         raise InvalidInput("a deadline is given as deadline_s or as deadline_ms, not as both")
     if not is_number(deadline_s):
         raise InvalidInput(f"deadline_s is a number of seconds, not {deadline_s!r}")
-    # A whole number may be too large for a float; whether it is too large is said with the limit.
-    return (deadline_s if isinstance(deadline_s, int) else float(deadline_s)) * 1000
+    most_ms = _MAX_TASK_MS if durable else MAX_DEADLINE_MS
+    if not 1e-9 <= deadline_s <= most_ms / 1000:
+        raise InvalidInput(_out_of_range("deadline_s", most_ms, f"{most_ms // 1000} s", deadline_s))
+    return float(deadline_s) * 1000
 
 
 def no_task_id(value: Any) -> None:

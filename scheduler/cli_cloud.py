@@ -19,7 +19,7 @@ from scheduler.cli_tables import plain_table
 from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:
-    from edge_agent.cloud.config import CloudConfig
+    from edge_agent.cloud.config import ApplicationConfig
     from edge_agent.cloud.record import Record
 
 _LOOK_S = 0.2
@@ -100,7 +100,7 @@ def status(config: ConfigFile, as_json: AsJson = False) -> None:
         Console().print(view(described))
 
 
-def _load(file: Path, address: str | None = None) -> CloudConfig:
+def _load(file: Path, address: str | None = None) -> ApplicationConfig:
     """The configuration; from here on Ray may be imported."""
     from edge_agent.cloud.config import load_cloud_config
     from edge_agent.ray_settings import set_ray_environment
@@ -115,13 +115,13 @@ def _load(file: Path, address: str | None = None) -> CloudConfig:
     return config
 
 
-def _record(config: CloudConfig) -> Record | None:
+def _record(config: ApplicationConfig) -> Record | None:
     from edge_agent.cloud.record import read_record
 
     return read_record(config.state_dir)
 
 
-def _serve(config: CloudConfig, file: Path, leave: bool) -> None:
+def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
     from edge_agent.cloud.deployment import Deployment
     from edge_agent.terminal import DeviceBars, on_signals
 
@@ -147,7 +147,7 @@ def _serve(config: CloudConfig, file: Path, leave: bool) -> None:
     deployment.stop()
 
 
-def _detach(file: Path, config: CloudConfig) -> None:
+def _detach(file: Path, config: ApplicationConfig) -> None:
     """Has a process of its own hold the cluster, and shows what it says until it serves."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     log = config.state_dir / "cloud.log"
@@ -181,7 +181,7 @@ def _show(said: IO[str]) -> None:
         console.print(text, end="", markup=False)
 
 
-def _end(record: Record, config: CloudConfig) -> None:
+def _end(record: Record, config: ApplicationConfig) -> None:
     process = record.process()
     if process is None:
         _end_elsewhere(record, config)
@@ -195,7 +195,7 @@ def _end(record: Record, config: CloudConfig) -> None:
         console.print(f"{len(left)} of {len(gone) + len(left)} processes had to be killed")
 
 
-def _end_elsewhere(record: Record, config: CloudConfig) -> None:
+def _end_elsewhere(record: Record, config: ApplicationConfig) -> None:
     """Takes the application away from another's cluster, where `up` has left it."""
     from edge_agent.cloud.deployment import connected, take_away
     from edge_agent.cloud.record import forget_record, record_file

@@ -26,7 +26,7 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
     context_settings=SETTINGS,
     epilog=examples(
         ("laxity doctor", "the installation"),
-        ("laxity doctor --config edge.yaml", "and what that file names, such as a Redis"),
+        ("laxity doctor --config edge.yaml", "and its folders, certificates and Redis"),
         ("laxity doctor --json", "for scripts"),
     ),
 )

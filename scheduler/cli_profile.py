@@ -18,7 +18,6 @@ from scheduler.cli_help import SETTINGS, Prose, examples
 from scheduler.cli_inputs import InputProblem
 from scheduler.cli_tables import figure, plain_table
 from scheduler.config import Config, ConfigError, DeviceConfig, load_config
-from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:
     from edge_agent.measuring import DeviceFigures
@@ -71,9 +70,10 @@ def profile(
 
 
 def _devices(config: Config, wanted: Sequence[str]) -> list[DeviceConfig]:
-    from edge_agent.hardware import default_devices, probe
+    from edge_agent.hardware import default_devices
+    from edge_agent.probing import probe_apart
 
-    there = default_devices(probe()) if config.devices == "auto" else config.devices
+    there = default_devices(probe_apart()) if config.devices == "auto" else config.devices
     by_id = {device.id: device for device in there}
     if unknown := [name for name in wanted if name not in by_id]:
         raise InputProblem(f"--device {unknown[0]}: there are {', '.join(by_id)}")
@@ -81,7 +81,6 @@ def _devices(config: Config, wanted: Sequence[str]) -> list[DeviceConfig]:
 
 
 def _measure(config: Config, devices: list[DeviceConfig], keep: bool) -> list[DeviceFigures]:
-    from edge_agent.errors import AgentError
     from edge_agent.measuring import measure
 
     columns = "{task.description}", BarColumn(), TextColumn("{task.fields[text]}")
@@ -93,10 +92,7 @@ def _measure(config: Config, devices: list[DeviceConfig], keep: bool) -> list[De
         def tell(device: str, done: int, total: int, text: str) -> None:
             bars.update(tasks[device], completed=done, total=total, text=text)
 
-        try:
-            return list(measure(config, devices, keep, tell))
-        except AgentError as error:
-            raise LaxityError(str(error)) from None
+        return list(measure(config, devices, keep, tell))
 
 
 def _described(found: DeviceFigures) -> dict[str, Any]:

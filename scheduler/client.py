@@ -175,13 +175,13 @@ class Client:
             RuntimeError: The client is closed, or was made before this process was forked.
         """
         if deadline_s is not None:
-            deadline_ms = milliseconds(deadline_s, deadline_ms)
+            deadline_ms = milliseconds(deadline_s, deadline_ms, durable)
         if durable:
             options = (deadline_ms, variant, priority, weight, accept_late)
             return Task(self, self.carry_out(accept_plan(id, model, inputs, *options)))
         no_task_id(id)
         call_id = next(self._ids)
-        future = RequestFuture(self, self._exchange, call_id, self._thread)
+        future = RequestFuture(self, self._running, call_id)
         self._exchange.post(
             infer_call(
                 call_id,
@@ -189,11 +189,11 @@ class Client:
                 model,
                 inputs,
                 deadline_ms,
-                variant,
-                priority,
-                weight,
-                accept_late,
-                exact,
+                variant=variant,
+                priority=priority,
+                weight=weight,
+                accept_late=accept_late,
+                exact=exact,
             )
         )
         return future
@@ -352,7 +352,7 @@ class Client:
             return time.sleep(step)
         check_may_wait(self._thread)
         call_id = next(self._ids)
-        future = RequestFuture(self, self._exchange, call_id, self._thread)
+        future = RequestFuture(self, self._running, call_id)
         self._exchange.post(step.call(call_id, future))
         return _waited_for(future)
 

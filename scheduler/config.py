@@ -197,6 +197,11 @@ class DurableConfig(Section):
     max_deadline_s: Seconds = 2_592_000.0
     """The longest time that a task may be given, in seconds."""
 
+    @property
+    def disk_bytes(self) -> int:
+        """The largest that their database becomes: inputs, results, and what is said of them."""
+        return 2 * self.max_mb * 10**6 + 10**8
+
 
 class LogConfig(Section):
     """What the daemon writes to stderr."""
@@ -332,6 +337,16 @@ class Config(Section):
                     "or listen on a loopback address or a unix socket"
                 )
         return path
+
+    @property
+    def journal_dir(self) -> Path:
+        """Where the journal is."""
+        return self.journal.dir or self.state_dir / "journal"
+
+    @property
+    def tasks_dir(self) -> Path:
+        """Where durable tasks are."""
+        return self.durable.dir or self.state_dir / "tasks"
 
 
 def load_config(path: Path | None, over: Mapping[str, Any] | None = None) -> Config:

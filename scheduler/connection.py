@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from scheduler import wire
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scheduler.address import Address
 
 _HANDSHAKE_S = 5.0
+_LEAVE_ROUNDS, _LEAVE_ROUND_S = 500, 0.001
 _CLOSED = "the daemon closed the connection"
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 _ACCEPTED = wire.FrameLimits(header_bytes=1024 * 1024, body_bytes=1024 * 1024 * 1024)
@@ -242,6 +243,17 @@ async def connect(
     # The welcome and the loss may both have come before this ran again.
     connection.check()
     return connection
+
+
+async def wait_closed(connections: Collection[Connection]) -> None:
+    """Waits until those that are being closed are gone, half a second at most."""
+    for _ in range(_LEAVE_ROUNDS):
+        if not connections:
+            return
+        await asyncio.sleep(_LEAVE_ROUND_S)
+    for connection in list(connections):
+        connection.fail(ConnectionAbortedError("it did not close in time"))
+    await asyncio.sleep(0)
 
 
 async def _open(loop: asyncio.AbstractEventLoop, connection: Connection, address: Address) -> None:

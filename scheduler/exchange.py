@@ -7,6 +7,7 @@ event loop; `post` is the one way in from other threads.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
@@ -15,7 +16,7 @@ from typing import Any
 
 from scheduler import wire
 from scheduler.call import Call
-from scheduler.connection import Connection
+from scheduler.connection import Connection, wait_closed
 from scheduler.core.outcomes import Outcome
 from scheduler.deadlines import Deadlines
 from scheduler.dialer import Dialer
@@ -29,6 +30,7 @@ from scheduler.errors import (
     error_from_code,
 )
 from scheduler.inbox import Inbox
+from scheduler.large_calls import LARGE_BYTES, LargeCalls
 from scheduler.late_endings import add_way, expired, too_late
 from scheduler.result import result_from
 
@@ -37,16 +39,22 @@ _MAX_SENDS = 5
 _REFUSED_NS = 5_000_000_000
 """How long a daemon's refusal stands for all calls; its tokens change while it runs."""
 
-_LEAVE_ROUNDS, _LEAVE_ROUND_S = 500, 0.001
-"""How long a connection may take to close."""
-
 Handler = Callable[[Connection, wire.Header, "wire.Body | None"], None]
 
 
 class Exchange:
-    """Sends calls, gives each exactly one end, and keeps a connection while it is needed."""
+    """Sends calls, gives each exactly one end, and keeps a connection while it is needed.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, url: str, token: str | None) -> None:
+    Those that bring or are answered with more than `large_bytes` have a second connection.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        url: str,
+        token: str | None,
+        large_bytes: float = LARGE_BYTES,
+    ) -> None:
         """Connects when the first call, or `connect`, needs it.
 
         Raises:
@@ -63,6 +71,7 @@ class Exchange:
         self._refused: LaxityError | None = None
         self._ask_again_ns = 0
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
+        self._large = LargeCalls(lambda: Exchange(loop, url, token, math.inf), large_bytes)
         self.closed = False
         self._handlers: dict[str, Handler] = {
             "result": self._on_result,
@@ -98,6 +107,7 @@ class Exchange:
             for call in calls:
                 self._refuse(call)
             return
+        calls = self._large.without(calls)
         for call in calls:
             self._calls[call.id] = call
             self._deadlines.add(call.deadline_ns, call.id)
@@ -113,6 +123,8 @@ class Exchange:
         call = self._calls.pop(call_id, None)
         if call is not None:
             self._abandon(call)
+        else:
+            self._large.cancel(call_id)
 
     async def connect(self, timeout_s: float) -> None:
         """Waits for a connection.
@@ -146,18 +158,14 @@ class Exchange:
             waiter.cancel()
         self._dialer.close()
         self._deadlines.close()
+        self._large.close()
         for connection in self._connections:
             connection.close()
 
     async def wait_closed(self) -> None:
         """Waits, once closed, until the connections are: TLS takes leave of the other end first."""
-        for _ in range(_LEAVE_ROUNDS):
-            if not self._connections:
-                return
-            await asyncio.sleep(_LEAVE_ROUND_S)
-        for connection in list(self._connections):
-            connection.fail(ConnectionAbortedError("it did not close in time"))
-        await asyncio.sleep(0)
+        await self._large.wait_closed()
+        await wait_closed(self._connections)
 
     def _take(self, item: Call | int) -> None:
         if isinstance(item, int):
@@ -331,6 +339,7 @@ class Exchange:
         if call is None:
             return
         now_ns = time.monotonic_ns()
+        self._large.note(call, body)
         try:
             result = result_from(header, body)
         except InvalidInput as error:

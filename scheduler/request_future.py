@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scheduler.client import Client
-    from scheduler.exchange import Exchange
+    from scheduler.exchange_thread import ExchangeThread
 
 _telling = threading.Lock()
 
@@ -17,15 +17,12 @@ _telling = threading.Lock()
 class RequestFuture(Future[Any]):
     """What `Client.submit` returns; cancelling it cancels the request on the box."""
 
-    def __init__(
-        self, client: Client, exchange: Exchange, call_id: int, thread: threading.Thread
-    ) -> None:
-        """Belongs to one call of a client's exchange, which ends it on `thread`."""
+    def __init__(self, client: Client, running: ExchangeThread, call_id: int) -> None:
+        """Belongs to one call of a client's exchange, which ends it on the exchange's thread."""
         super().__init__()
         self._client = client  # else it closed once its caller let go of it, and this was cancelled
-        self._exchange = exchange
+        self._running = running
         self._call_id = call_id
-        self._thread = thread
         self._told = False
 
     def cancel(self) -> bool:
@@ -38,7 +35,7 @@ class RequestFuture(Future[Any]):
                 self.set_running_or_notify_cancel()
         # After `close` there is nobody to tell: the box has seen the connection go.
         with contextlib.suppress(RuntimeError):
-            self._exchange.post(self._call_id)
+            self._running.exchange.post(self._call_id)
         return True
 
     def result(self, timeout: float | None = None) -> Any:
@@ -63,8 +60,8 @@ class RequestFuture(Future[Any]):
 
     def _check_waiting(self) -> None:
         if not self.done():
-            self._exchange.check_process()
-            check_may_wait(self._thread)
+            self._running.exchange.check_process()
+            check_may_wait(self._running.thread)
 
 
 def check_may_wait(thread: threading.Thread) -> None:

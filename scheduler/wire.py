@@ -34,6 +34,10 @@ _CHUNK_BYTES = 256 * 1024
 # What is read before a large body's header is known has to be copied, so it is not too much.
 _READ_BYTES = 64 * 1024
 _JOIN_BYTES = 32 * 1024
+# One read goes on for as long as the sender keeps up, and an event loop with it: longer bodies than
+# a megabyte come in pieces, between which others have a turn.
+_WHOLE_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
 _MAX_BUDGET_NS = 2**62
 _MAX_DIMENSION = 2**32
 # A dtype's name takes longer to make than all the rest of a small tensor.
@@ -100,7 +104,10 @@ class FrameReader:
             return self._chunk[self._end : self._end + _READ_BYTES]
         if self._body is None:
             return self._chunk[: min(self._missing, _CHUNK_BYTES)]
-        return self._body[len(self._body) - self._missing :]
+        start = len(self._body) - self._missing
+        if self._missing > _WHOLE_BYTES:
+            return self._body[start : start + _PIECE_BYTES]
+        return self._body[start:]
 
     def advance(self, count: int) -> list[tuple[Header, Body | None]]:
         """Takes note of `count` new bytes in the last buffer; the frames now complete.

@@ -215,6 +215,14 @@ class TestArguments:
         with pytest.raises(InvalidInput, match=r"deadline_m?s is"):
             client.submit("digits", image(1), deadline_s=deadline_s)
 
+    @pytest.mark.parametrize(("durable", "most"), [(False, "86400 s"), (True, "864000000 s")])
+    def test_a_range_of_seconds_is_told_in_seconds(self, client, durable, most):
+        for wrong in (0, -1.5, 10**10):
+            with pytest.raises(
+                InvalidInput, match=f"^deadline_s is .* at most {most}.*, not {wrong}"
+            ):
+                client.submit("digits", image(1), deadline_s=wrong, durable=durable)
+
     def test_every_way_to_ask_takes_seconds_and_says_that_a_deadline_is_needed(self, client):
         assert client.infer("digits", image(1), deadline_s=60)["image"] == [1]
         assert [r["image"] for r in client.map("digits", [image(2)], deadline_s=60)] == [[2]]

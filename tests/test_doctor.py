@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+from datetime import datetime, timedelta, timezone
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import trustme
 
 from scheduler import cli
 from scheduler.config import CacheConfig, Config
 from scheduler.doctor import (
     Surroundings,
     check_cache,
+    check_files,
+    check_folders,
     check_onnxruntime,
     check_packages,
     examine,
@@ -71,6 +78,101 @@ def test_a_shadowed_package_is_named(install, tmp_path, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "policies")
     found = [each for each in check_packages(install()) if each.level == "error"]
     assert [str(tmp_path / "policies") in each.message for each in found] == [True]
+
+
+def around(folder: Path, **settings: object) -> Surroundings:
+    given = {"state_dir": "state", **settings}
+    return Surroundings(Config.model_validate(given, context={"base": folder}), ())
+
+
+def test_folders_that_do_not_exist_yet_are_made_in_one_that_can_be_written(tmp_path) -> None:
+    (good,) = check_folders(around(tmp_path))
+    assert good.level == "good"
+    assert good.message.startswith(f"{tmp_path / 'state'}: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_can_not_be_written_is_named_with_its_key(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    found = check_folders(around(tmp_path, durable={"dir": "file/tasks"}, state_dir="state"))
+    error, good = sorted(found, key=lambda finding: finding.level)
+    assert (error.level, good.level) == ("error", "good")
+    assert f"{tmp_path / 'file/tasks'} (durable.dir) can't be written" in error.message
+
+
+def test_what_another_user_left_in_a_folder_is_named(tmp_path, monkeypatch) -> None:
+    compiled = tmp_path / "state" / "compiled"
+    for name in ("compiled", "profiles", "tasks"):
+        (tmp_path / "state" / name).mkdir(parents=True)
+    may = os.access  # as root, who runs some tests, may everything
+    monkeypatch.setattr(os, "access", lambda at, mode: at != compiled and may(at, mode))
+    error, good = check_folders(around(tmp_path))
+    assert (error.level, good.level) == ("error", "good")
+    assert f"{compiled} (state_dir) can't be written" in error.message
+
+
+@pytest.mark.parametrize(
+    ("free_mb", "level"), [(50, "error"), (400, "warning"), (429, "warning"), (430, "good")]
+)
+def test_a_disk_needs_room_for_what_may_still_come(tmp_path, monkeypatch, free_mb, level) -> None:
+    usage = SimpleNamespace(free=free_mb * 10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    journal = tmp_path / "state" / "journal"
+    journal.mkdir(parents=True)
+    (journal / "old").write_bytes(bytes(10 * 10**6))
+    (found,) = check_folders(around(tmp_path, journal={"max_mb": 40}, durable={"max_mb": 100}))
+    assert found.level == level
+    assert ("330 MB more" in found.message) is (level != "good")
+
+
+def certificate(folder: Path, name: str, since: timedelta, until: timedelta) -> None:
+    now = datetime.now(timezone.utc)
+    issued = trustme.CA().issue_cert(
+        f"{name}.example", not_before=now + since, not_after=now + until
+    )
+    issued.private_key_pem.write_to_path(folder / f"{name}.key")
+    (folder / f"{name}.key").chmod(0o600)
+    for each in issued.cert_chain_pems:
+        each.write_to_path(folder / f"{name}.pem", append=True)
+
+
+@pytest.mark.parametrize(
+    ("since_days", "until_days", "level", "told"),
+    [
+        (-1, 100, "good", "valid until"),
+        (-1, 3, "warning", "expires on"),
+        (-9, -1, "error", "expired on"),
+        (2, 100, "error", "valid from"),
+        (-1, 365 * 40, "good", "valid until 20"),
+    ],
+)
+def test_a_certificate_is_told_before_it_expires(
+    tmp_path, since_days, until_days, level, told
+) -> None:
+    certificate(tmp_path, "box", timedelta(days=since_days), timedelta(days=until_days))
+    readable, found = check_files(around(tmp_path, tls={"cert": "box.pem", "key": "box.key"}))
+    assert (readable.level, found.level) == ("good", level)
+    assert f"{tmp_path / 'box.pem'}: {told}" in found.message
+
+
+def test_keys_and_tokens_are_their_owners_alone(tmp_path) -> None:
+    certificate(tmp_path, "box", timedelta(), timedelta(days=100))
+    (tmp_path / "box.key").chmod(0o644)
+    (tmp_path / "token").write_text("0123456789abcdef")
+    (tmp_path / "token").chmod(0o640)
+    tls = {"cert": "box.pem", "key": "box.key"}
+    token, key, _ = check_files(around(tmp_path, tls=tls, token_file="token"))
+    assert (token.level, key.level) == ("error", "warning")
+    assert f"chmod 600 {tmp_path / 'token'}" in token.message
+    assert f"chmod 600 {tmp_path / 'box.key'}" in key.remedy
+
+
+def test_files_of_a_cloud_that_can_not_be_read_are_named(tmp_path) -> None:
+    cloud = {"name": "far", "url": "grpcs://far.example", "token_file": "no", "tls": {"ca": "ca"}}
+    token, ca = check_files(around(tmp_path, cloud=[cloud]))
+    assert (token.level, ca.level) == ("error", "error")
+    assert str(tmp_path / "no") in token.message
+    assert str(tmp_path / "ca") in ca.message
 
 
 def cached(**settings: object) -> Surroundings:

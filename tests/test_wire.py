@@ -286,3 +286,16 @@ def test_a_budget_beyond_the_bound_is_said_as_a_deadline_in_seconds():
     assert str(refused.value) == (
         "the deadline is 4000 s away; the longest that is taken is 3600 s (limits.max_budget_s)"
     )
+
+
+def test_one_read_takes_a_piece_of_a_long_body():
+    size = 8 * 1024 * 1024
+    reader = wire.FrameReader(wire.FrameLimits())
+    start = frame({"t": "infer"}, bytes(size))[:100]
+    reader.get_buffer()[: len(start)] = start
+    assert reader.advance(len(start)) == []
+    asked = []
+    while not reader.at_boundary:
+        asked.append(len(reader.get_buffer()))
+        reader.advance(asked[-1])
+    assert max(asked) <= size // 8

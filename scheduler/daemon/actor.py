@@ -9,11 +9,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import ray
 import structlog
@@ -25,29 +25,27 @@ from scheduler.config import (
     ConfigError,
     PolicyConfig,
     load_config,
-    parse_address,
 )
 from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
-from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.logs import set_up_logging
-from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
-from scheduler.durable.desk import TaskDesk
-from scheduler.durable.records import Bounds
-from scheduler.ingress.admission import Admission
+from scheduler.daemon.parts import (
+    add_clouds,
+    neighbours_of,
+    open_cache,
+    open_journal,
+    open_tasks,
+)
 from scheduler.ingress.certificates import load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
-from scheduler.ingress.task_door import TaskDoor
+from scheduler.ingress.unix_door import UnixDoor
 from scheduler.policy_loading import check_policy, files_of
 from scheduler.result import Result
-from scheduler.tenants import load_access, read_token
+from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
 from workers.starting_again import tried_again
-
-if TYPE_CHECKING:
-    from scheduler.daemon.cache.front import ResultCache
 
 T = TypeVar("T")
 
@@ -150,7 +148,7 @@ class SchedulerProcess:
         limits = config.limits
         policy = (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
-        self._journal, self._no_journal = _open_journal(config, policy, held)
+        self._journal = open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
         self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price)
         rules = DoorRules(
@@ -160,28 +158,28 @@ class SchedulerProcess:
             connections=limits.connections,
             max_budget_ns=int(limits.max_budget_s * 1e9),
         )
-        self._cache = _opened_cache(config, self._driver)
+        self._cache = open_cache(config, self._driver)
         self._door = NativeDoor(self._driver, rules, self._describe, self._cache)
-        self._door.tasks = _open_tasks(config, self._driver, self._door.admission)
+        self._door.tasks = open_tasks(config, self._driver, self._door.admission)
         self._door.shelf = ModelShelf(config.models)
         self._direct = DirectDoor(self._loop, self._door)
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
-        _add_clouds(config, self._driver)
+        add_clouds(config, self._driver)
         self._tls = server_context(config.tls) if config.tls is not None else None
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [
             _bound(address, server)
             for address, server in zip(config.listen.native, self._servers, strict=True)
         ]
-        self._servers.append(await self._listen_unix(self._door.for_doors, str(door_socket)))
+        self._servers.append(await UnixDoor(self._door.for_doors, str(door_socket)).open())
         is_loaded = self._door.admission.is_loaded
-        self._neighbours = _neighbours(config, self._driver, self._addresses, is_loaded)
+        self._neighbours = neighbours_of(config, self._driver, self._addresses, is_loaded)
         if self._neighbours is not None:
             self._door.neighbours = self._neighbours
             self._neighbours.start()
 
-    async def _listen(self, address: Address) -> asyncio.AbstractServer:
+    async def _listen(self, address: Address) -> asyncio.AbstractServer | UnixDoor:
         if address.path is None:
             tls = self._tls if address.scheme == "tls" else None
             try:
@@ -191,17 +189,7 @@ class SchedulerProcess:
             except OSError as error:
                 why = os.strerror(error.errno) if error.errno and error.errno > 0 else error
                 raise OSError(f"can't listen on {address}: {why}") from None
-        return await self._listen_unix(self._door, address.path)
-
-    async def _listen_unix(
-        self, protocol: Callable[[], asyncio.BufferedProtocol], path: str
-    ) -> asyncio.AbstractServer:
-        # A socket file left by a killed predecessor; the agent has made sure that nobody uses it.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        server = await self._loop.create_unix_server(protocol, path)
-        os.chmod(path, 0o600)
-        return server
+        return await UnixDoor(self._door, address.path).open()
 
     async def _reload(self) -> None:
         new, self._not_taken = _reloaded(self._config, self._config_file, self._over)
@@ -257,7 +245,7 @@ class SchedulerProcess:
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
             "tenants": self._door.admission.quotas.held(),
-            "journal": self._journal.status() if self._journal is not None else self._no_journal,
+            "journal": self._journal.status() if self._journal is not None else None,
             "cache": self._cache.status() if self._cache is not None else None,
             "durable": tasks.desk.status() if (tasks := self._door.tasks) is not None else None,
             "neighbours": self._neighbours.describe() if self._neighbours is not None else None,
@@ -316,84 +304,7 @@ def _reloaded(
     return taken, []
 
 
-def _add_clouds(config: Config, driver: Driver) -> None:
-    """The servers beyond the box that the configuration names."""
-    if not config.cloud:
-        return
-    from scheduler.daemon.cloud.dialing import cloud_link  # most boxes have none, and it is large
-
-    for cloud in config.cloud:
-        driver.add_target(cloud.name, cloud_link(cloud, driver, config.state_dir))
-
-
-def _opened_cache(config: Config, driver: Driver) -> ResultCache | None:
-    """The cache that the configuration asks for."""
-    if config.cache is None:
-        return None
-    from scheduler.daemon.cache.front import ResultCache  # most boxes have none
-
-    cache = ResultCache(driver, config.cache)
-    cache.open()
-    return cache
-
-
-def _open_journal(
-    config: Config, policy: tuple[str, dict[str, Any]], limits: Limits
-) -> tuple[Journal | None, dict[str, Any] | None]:
-    """The journal that the configuration asks for; where it can't be had, its status instead."""
-    if not config.journal.enabled:
-        return None, None
-    folder = config.journal.dir or config.state_dir / "journal"
-    bounds = JournalBounds(config.journal.max_mb * 10**6, config.journal.files)
-    try:
-        return Journal(folder, policy, limits, bounds), None
-    except OSError as error:
-        log.error("no journal is written", folder=str(folder), error=str(error))
-        why = f"{error.strerror or error}; it is tried again at the next start"
-        return None, {"folder": str(folder), "problem": why}
-
-
-def _open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor | None:
-    """The durable tasks that the configuration asks for; the store opens in the background."""
-    durable = config.durable
-    if not durable.enabled:
-        return None
-    size = durable.max_mb * 10**6
-    bounds = Bounds(durable.max_tasks, size, int(durable.keep_results_s * 1e3), 2 * size + 10**8)
-    folder = durable.dir or config.state_dir / "tasks"
-    desk = TaskDesk(driver, folder, bounds, admission.is_loaded)
-    return TaskDoor(desk, admission, bounds, int(durable.max_deadline_s * 1e9))
-
-
-def _neighbours(
-    config: Config,
-    driver: Driver,
-    addresses: Sequence[str],
-    is_loaded: Callable[[str], bool],
-) -> Neighbours | None:
-    """The other boxes, where the configuration asks for them.
-
-    Raises:
-        ConfigError: The token that is shown to them can't be read.
-    """
-    asked = config.neighbours
-    if asked is None:
-        return None
-    ports = [parse_address(text).port for text in addresses if not text.startswith("unix")]
-    token_file = asked.token_file or config.token_file
-    token = None if token_file is None else read_token(token_file, "token_file")
-    options = SiteOptions(
-        config.site,
-        asked.name,
-        asked.join,
-        asked.advertise,
-        ports[0] if ports else None,
-        token,
-    )
-    return Neighbours(driver, options, is_loaded)
-
-
-def _bound(address: Address, server: asyncio.AbstractServer) -> str:
+def _bound(address: Address, server: asyncio.AbstractServer | UnixDoor) -> str:
     """The address with the port that the system chose, where it was left open."""
     if address.path is not None:
         return str(address)

@@ -97,9 +97,6 @@ class Journal:
         bounds: How much there may be.
         clock_ns: The scheduler's clock.
         open_part: Opens a new file.
-
-    Raises:
-        OSError: The folder can't be made.
     """
 
     def __init__(
@@ -112,7 +109,6 @@ class Journal:
         open_part: Callable[[Path], BinaryIO] = open_part,
     ) -> None:
         """Begins the first file of a run."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
         wall_ns = time.time_ns()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
@@ -316,7 +312,7 @@ class _Writer:
     def _next(self, part: _Part) -> None:
         self._shut()
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # somebody made room
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # gone, or not there yet
             self._make_room()
             self._file = self._open_part(part.path)
             self._write_bytes(part.head)

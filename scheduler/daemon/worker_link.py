@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from collections.abc import Sequence
@@ -27,6 +28,10 @@ from workers.link import (
 log = structlog.get_logger()
 
 _RETRY_S = 0.02
+_LOOK_S, _SILENT_LOOKS = 5.0, 4
+"""How often it is seen whether the worker says anything, which it does every 5 s at least, and how
+many times in a row it has not: once is what a scheduler sees that was stopped itself."""
+
 _UCRED = struct.Struct("iII")
 """Process, user and group of a unix socket's peer; see unix(7)."""
 
@@ -57,6 +62,8 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._lost = asyncio.Event()
         self._sizes: dict[int, int] = {}
         self._ending = ""
+        self._silent: float = 0
+        self._look_timer: asyncio.TimerHandle | None = None
 
     async def keep_connected(self) -> None:
         """Connects, and connects again when the worker was lost, until cancelled."""
@@ -76,6 +83,7 @@ class WorkerLink(asyncio.BufferedProtocol):
             self._reader = FrameReader(LINK_LIMITS)
             self._sizes.clear()
             self._ending = ""
+            self._silent = -math.inf  # until it has said something: its libraries load for long
             self._lost.clear()
             await loop.create_connection(lambda: self, sock=peer)
             await self._lost.wait()
@@ -132,6 +140,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         self.pid = _UCRED.unpack(credentials)[0]
         log.info("worker connected", device=self.device_id)
+        self._watch()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -139,6 +148,7 @@ class WorkerLink(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
+        self._silent = 0
         for header, body in self._reader.advance(nbytes):
             self._hear(header, body)
 
@@ -146,8 +156,22 @@ class WorkerLink(asyncio.BufferedProtocol):
         """The worker is gone."""
         self._transport = self.pid = None
         self._lost.set()
-        reason = self._ending or str(exc or "its process ended")
-        self._listener.on_lost(self.device_id, f"worker of {self.device_id}: {reason}")
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        is_silent = self._silent >= _SILENT_LOOKS
+        if is_silent:
+            reason = "its process says nothing; is it stopped?"
+        else:
+            reason = self._ending or str(exc or "its process ended")
+        self._listener.on_lost(self.device_id, f"worker of {self.device_id}: {reason}", is_silent)
+
+    def _watch(self) -> None:
+        """Hangs up on a worker that says nothing any more; it is heard again once it does."""
+        self._silent += 1
+        if self._silent >= _SILENT_LOOKS and self._transport is not None:
+            self._transport.abort()
+        else:
+            self._look_timer = asyncio.get_running_loop().call_later(_LOOK_S, self._watch)
 
     def _hear(self, header: Header, body: Body | None) -> None:
         match header["t"]:

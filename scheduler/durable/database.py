@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgpack
 
-from scheduler.durable.records import Bounds, Ended, Kept, NewTask, Specs
+from scheduler.durable.records import Bounds, Ended, KeptTask, NewTask, Specs
 from scheduler.durable.rows import COLUMNS, kept_from, specs_from
 from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
 
@@ -292,7 +292,7 @@ class Database:
             )
         return int(seq)
 
-    def kept(self, tenant: str, id_: str) -> Kept | None:
+    def kept(self, tenant: str, id_: str) -> KeptTask | None:
         """A task; None where there is none."""
         row = self._sql.execute(
             f"SELECT {COLUMNS} FROM tasks WHERE tenant = ? AND id = ?", (tenant, id_)
@@ -316,12 +316,12 @@ class Database:
                 found[seq] = specs, row[1]
         return found
 
-    def waiting(self) -> list[Kept]:
+    def waiting(self) -> list[KeptTask]:
         """All tasks that have not ended."""
         rows = self._sql.execute(f"SELECT {COLUMNS} FROM tasks WHERE outcome IS NULL")
         return [kept_from(row) for row in rows]
 
-    def listed(self, tenant: str, count: int, before: int | None) -> list[Kept]:
+    def listed(self, tenant: str, count: int, before: int | None) -> list[KeptTask]:
         """A tenant's tasks, the newest first, from before a number."""
         rows = self._sql.execute(
             f"SELECT {COLUMNS} FROM tasks WHERE tenant = ? AND seq < ? ORDER BY seq DESC LIMIT ?",

@@ -17,7 +17,7 @@ from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import PURGED_AT_ONCE, Database
 from scheduler.durable.feeder import Feeder
 from scheduler.durable.lanes import Waiting, Where, waiting_from
-from scheduler.durable.records import Asked, Bounds, Content, Ended, Kept, NewTask, class_of
+from scheduler.durable.records import Asked, Bounds, Content, Ended, KeptTask, NewTask, class_of
 from scheduler.durable.shares import Shares
 from scheduler.durable.store import Store, Then
 from scheduler.errors import LaxityError, Overloaded, TaskNotFound
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTask:
     """A task as it is asked for.
 
     Attributes:
@@ -51,7 +51,7 @@ class Found:
         result: Header and outputs, where it ended with a result.
     """
 
-    kept: Kept
+    kept: KeptTask
     running: bool
     left_ms: int
     result: tuple[dict[str, Any], bytes] | None = None
@@ -91,7 +91,7 @@ class TaskDesk:
         self._chores = self._loop.call_later(0, self._housekeep)
         self._store.write(lambda db: (db.seen_ms(), db.waiting()), self._opened)
 
-    def _opened(self, found: tuple[int, list[Kept]] | LaxityError) -> None:
+    def _opened(self, found: tuple[int, list[KeptTask]] | LaxityError) -> None:
         if not isinstance(found, LaxityError):
             seen_ms, kept = found
             self._clock.not_before(seen_ms)
@@ -104,7 +104,7 @@ class TaskDesk:
                 log.error("durable tasks can't be read", error=str(found))
             self._take_over([])
 
-    def _take_over(self, kept: list[Kept]) -> None:
+    def _take_over(self, kept: list[KeptTask]) -> None:
         """Has tasks run that were on disk, some at a time, so that no request waits for it."""
         self._feeder.add([self._waiting(task) for task in kept[:TAKEN_AT_ONCE]])
         if len(kept) > TAKEN_AT_ONCE:
@@ -114,7 +114,7 @@ class TaskDesk:
         for call in early or ():
             call()
 
-    def _waiting(self, kept: Kept) -> Waiting:
+    def _waiting(self, kept: KeptTask) -> Waiting:
         """A task in memory: with no longer than it was given, whatever the clocks say."""
         left_ms = min(
             kept.deadline_ms - self._clock.wall_ms(), kept.deadline_ms - kept.submitted_ms
@@ -185,13 +185,13 @@ class TaskDesk:
             tenant: Whose it is.
             id_: Its id.
             wait_ns: For how long to wait for its end; None leaves its result out.
-            then: Told a `Found`, `TaskNotFound`, or `Overloaded` where too many ask at once.
+            then: Told a `FoundTask`, `TaskNotFound`, or `Overloaded` where too many ask at once.
         """
         if self._defer(partial(self.fetch, tenant, id_, wait_ns, then)):
             return
         end_s = self._loop.time() + (wait_ns or 0) / 1e9
 
-        def looked(kept: Kept | LaxityError) -> None:
+        def looked(kept: KeptTask | LaxityError) -> None:
             if isinstance(kept, LaxityError):
                 then(kept)
                 return
@@ -209,7 +209,7 @@ class TaskDesk:
 
         again()
 
-    def _fetch_result(self, tenant: str, kept: Kept, then: Then) -> None:
+    def _fetch_result(self, tenant: str, kept: KeptTask, then: Then) -> None:
         size = max(1, kept.bytes)
         if not self._fetching.take(tenant, size, FETCHED_BYTES):
             text = "results on their way out fill the memory there is for them"
@@ -254,13 +254,13 @@ class TaskDesk:
         if self._defer(partial(self.listed, tenant, count, before, then)):
             return
 
-        def look(db: Database) -> tuple[list[Kept], dict[str, int]]:
+        def look(db: Database) -> tuple[list[KeptTask], dict[str, int]]:
             seq = None if before is None else db.find(tenant, before)
             if before is not None and seq is None:
                 raise not_found(before)
             return db.listed(tenant, count, seq), db.counts(tenant)
 
-        def looked(found: tuple[list[Kept], dict[str, int]] | LaxityError) -> None:
+        def looked(found: tuple[list[KeptTask], dict[str, int]] | LaxityError) -> None:
             if isinstance(found, LaxityError):
                 then(found)
             else:
@@ -297,14 +297,14 @@ class TaskDesk:
         self._early.append(call)
         return True
 
-    def _found(self, kept: Kept, result: Any = None) -> Found:
+    def _found(self, kept: KeptTask, result: Any = None) -> FoundTask:
         task = self._feeder.tasks.get(kept.seq)
         running = task is not None and task.where in (Where.FED, Where.ENDING)
         if task is not None:
             left_ms = (task.due_ns - self._clock.boot_ns()) // 1_000_000
         else:
             left_ms = kept.deadline_ms - self._clock.wall_ms()
-        return Found(kept, running, left_ms, result)
+        return FoundTask(kept, running, left_ms, result)
 
     def _wait(self, tenant: str, seq: int, seconds: float, again: Callable[[], None]) -> bool:
         """Looks again when a task has ended, or after a time; False where too many wait."""
@@ -365,7 +365,7 @@ class TaskDesk:
         self._store.write(lambda db: db.purge(before_ms), purged)
 
 
-def _kept(db: Database, tenant: str, id_: str) -> Kept:
+def _kept(db: Database, tenant: str, id_: str) -> KeptTask:
     kept = db.kept(tenant, id_)
     if kept is None:
         raise not_found(id_)

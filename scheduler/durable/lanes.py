@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from scheduler.core.requests import RequestClass
-from scheduler.durable.records import Kept, Specs
+from scheduler.durable.records import KeptTask, Specs
 from scheduler.wire import Body
 
 _Entry = tuple[int, int, int]
@@ -103,7 +103,7 @@ def _entry(task: Waiting) -> _Entry:
     return task.priority, task.due_ns, task.seq
 
 
-def waiting_from(kept: Kept, due_ns: int) -> Waiting:
+def waiting_from(kept: KeptTask, due_ns: int) -> Waiting:
     """A task as it waits in memory."""
     return Waiting(
         kept.seq, kept.kind, kept.has_batch, kept.priority, due_ns, kept.bytes, kept.attempts

@@ -114,7 +114,7 @@ class NewTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTask:
     """A task on disk, without its tensors.
 
     Attributes:

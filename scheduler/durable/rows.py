@@ -9,7 +9,7 @@ import msgpack
 
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
-from scheduler.durable.records import Kept, Specs, class_of
+from scheduler.durable.records import KeptTask, Specs, class_of
 from scheduler.errors import InvalidInput
 from scheduler.wire import body_bytes
 
@@ -36,11 +36,11 @@ def _kind_of(model: str, variant: str | None, packed: bytes) -> RequestClass:
     return class_of(model, variant, specs_from(packed) or [])
 
 
-def kept_from(row: tuple[Any, ...]) -> Kept:
+def kept_from(row: tuple[Any, ...]) -> KeptTask:
     """A task, from its `COLUMNS`."""
     seq, tenant, id_, model, variant, specs, has_batch, priority, size, *rest = row
     submitted_ms, deadline_ms, attempts, outcome, reason, ended_ms = rest
-    return Kept(
+    return KeptTask(
         *(seq, tenant, id_, _kind_of(model, variant, specs), bool(has_batch)),
         *(priority, size, submitted_ms, deadline_ms, attempts),
         *(None if outcome is None else Outcome(outcome), reason, ended_ms),

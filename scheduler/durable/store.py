@@ -93,7 +93,6 @@ class _Worker:
         database.close()
 
     def _refuse(self, text: str) -> None:
-        log.error("no durable tasks", error=text)
         while batch := self._take():
             self._tell(batch, [Unavailable(text, {"durable": False}) for _ in batch])
 
@@ -175,7 +174,7 @@ class Store:
             database, damage = open_database(self._folder / FILE, self._bounds)
             _sync(self._folder)
         except (sqlite3.Error, OSError) as error:
-            self.problem = f"{self._folder}: {error}"
+            self._cannot(error)
             self._refused = error
             raise
         finally:
@@ -190,7 +189,15 @@ class Store:
         self._opened.wait()
         if self._refused is not None:
             raise self._refused
-        return Database(self._folder / FILE, self._bounds, reading=True)
+        try:
+            return Database(self._folder / FILE, self._bounds, reading=True)
+        except (sqlite3.Error, OSError) as error:
+            self._cannot(error)
+            raise
+
+    def _cannot(self, error: Exception) -> None:
+        self.problem = f"{self._folder}: {error}"
+        log.error("no durable tasks", folder=str(self._folder), error=str(error))
 
 
 def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:

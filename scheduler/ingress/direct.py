@@ -44,7 +44,16 @@ class DirectDoor:
         """Waits for one inference; arguments and errors are those of `scheduler.Client.infer`."""
         future: Future[Result] = Future()
         call = infer_call(
-            0, future, model, inputs, deadline_ms, variant, priority, weight, accept_late, exact
+            0,
+            future,
+            model,
+            inputs,
+            deadline_ms,
+            variant=variant,
+            priority=priority,
+            weight=weight,
+            accept_late=accept_late,
+            exact=exact,
         )
         body = memoryview(b"".join(call.buffers))
         self._loop.call_soon_threadsafe(self._submit, call.header, body, call.deadline_ns, future)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scheduler.durable.desk import Found, TaskDesk
+from scheduler.durable.desk import FoundTask, TaskDesk
 from scheduler.durable.records import Asked, Bounds, Content, checked_id
 from scheduler.errors import InvalidInput, LaxityError, Overloaded, TaskConflict, Unavailable
 from scheduler.ingress import replies
@@ -179,7 +179,7 @@ def _wait_ns(header: Header) -> int:
     return wait_ns
 
 
-def _described(found: Found) -> dict[str, Any]:
+def _described(found: FoundTask) -> dict[str, Any]:
     kept = found.kept
     state = "running" if found.running else "waiting"
     return {
@@ -197,7 +197,7 @@ def _described(found: Found) -> dict[str, Any]:
     }
 
 
-def _ended(message_id: int, found: Found) -> tuple[Header, Sequence[Any]]:
+def _ended(message_id: int, found: FoundTask) -> tuple[Header, Sequence[Any]]:
     if found.result is not None:
         header, outputs = found.result
         return {"t": "result", "id": message_id, **header}, (outputs,)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgpack
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -380,6 +379,25 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path):
     assert submitted(folder)[-1] == 110
 
 
+def test_it_begins_once_its_folder_can_be_had(tmp_path):
+    folder = tmp_path / "disk" / "j"
+    (tmp_path / "disk").write_text("")
+    journal = Journal(folder, GOODPUT, Limits(), clock_ns=lambda: 0)
+    for number in range(1, 4):
+        note_requests(journal, number, 1)
+        eventually(lambda: not journal.status()["waiting_bytes"])
+    assert journal.status()["problem"] == "Not a directory"
+    (tmp_path / "disk").unlink()
+    note_requests(journal, 4, 1)
+    eventually(lambda: not journal.status()["waiting_bytes"])
+    note_requests(journal, 5, 1)
+    journal.close()
+    assert journal.status()["problem"] is None
+    kept = submitted(folder)
+    assert kept[-1] == 5
+    assert len(kept) + journal.dropped == 5
+
+
 def test_what_cannot_be_written_down_does_not_disturb(tmp_path):
     journal = Journal(tmp_path, GOODPUT, Limits(), clock_ns=lambda: 0)
     note_requests(journal, 1, 3)
@@ -442,5 +460,8 @@ def test_a_policy_that_fails_is_part_of_the_journal(tmp_path, monkeypatch):
 
 def test_without_room_for_a_journal_there_is_none(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="Not a directory"):
-        Journal(tmp_path / "file" / "j", GOODPUT, Limits())
+    journal = Journal(tmp_path / "file" / "j", GOODPUT, Limits(), clock_ns=lambda: 0)
+    note_requests(journal, 1, 10)
+    journal.close()
+    assert journal.status()["problem"] == "Not a directory"
+    assert journal.dropped == 10

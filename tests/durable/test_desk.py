@@ -18,7 +18,7 @@ from scheduler.daemon.driver import Driver
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Database, Op
 from scheduler.durable.desk import TaskDesk
-from scheduler.durable.records import Bounds, Kept, NewTask
+from scheduler.durable.records import Bounds, KeptTask, NewTask
 from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound, Unavailable
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
@@ -361,6 +361,7 @@ def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path
     with structlog.testing.capture_logs() as logs:
         run(scene)
     assert logs[0]["event"] == "no durable tasks"
+    assert [log["event"] for log in logs].count("no durable tasks") == 1
     assert (tmp_path / "tasks").read_text() == "not a folder"
 
 
@@ -448,7 +449,7 @@ def test_tasks_that_cannot_be_read_at_the_start_are_told_to_who_asks(
         looks: list[str] = []
         look = Database.kept
 
-        def counted(database: Database, tenant: str, id_: str) -> Kept | None:
+        def counted(database: Database, tenant: str, id_: str) -> KeptTask | None:
             looks.append(id_)
             return look(database, tenant, id_)
 

@@ -25,7 +25,7 @@ from scheduler.backoff import Backoff
 from scheduler.config_cache import without_secrets
 
 
-class LinkListener(Protocol):
+class RedisListener(Protocol):
     """Who hears what becomes of a link."""
 
     def on_open(self) -> None:
@@ -79,7 +79,7 @@ class RedisLink:
         problem: Why it is not open; empty where it is.
     """
 
-    def __init__(self, url: str, timeout_s: float, listener: LinkListener) -> None:
+    def __init__(self, url: str, timeout_s: float, listener: RedisListener) -> None:
         """Not connected yet; see `keep_connected`."""
         self.open = self.tracks = False
         self.losses = 0

@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from scheduler.daemon.cache.entries import FORMAT
-from scheduler.daemon.cache.redis_link import LinkListener, RedisLink, Replies
+from scheduler.daemon.cache.redis_link import RedisLink, RedisListener, Replies
 
 _PREFIX = b"laxity:%d:" % FORMAT
 _LONGEST_CLAIM_MS = 10_000
@@ -54,7 +54,7 @@ class SharedTier:
         refused: How many answers Redis did not take: full, away, or too slow.
     """
 
-    def __init__(self, url: str, timeout_s: float, listener: LinkListener) -> None:
+    def __init__(self, url: str, timeout_s: float, listener: RedisListener) -> None:
         """Not connected yet; see `RedisLink.keep_connected`."""
         self.link = RedisLink(url, timeout_s, self)
         self.refused = 0

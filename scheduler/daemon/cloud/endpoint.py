@@ -44,6 +44,9 @@ class Fault(enum.Enum):
 NOT_RUN = frozenset((Fault.REFUSED, Fault.TOO_LARGE, Fault.GONE, Fault.UNKNOWN_CALLER))
 """What is taken not to cost anything."""
 
+ANSWERED = frozenset((Fault.EXPIRED, Fault.INVALID, Fault.FAILED))
+"""What the server itself said, and was done with: it costs no time beyond that."""
+
 
 class RemoteError(LaxityError):
     """A call came to nothing.
@@ -51,15 +54,24 @@ class RemoteError(LaxityError):
     Attributes:
         fault: What became of it.
         retry_after_s: When the server wants to be asked again; None where it does not say.
+        has_gone: Whether anything was sent, or may have been.
     """
 
     code = "cloud"
 
-    def __init__(self, fault: Fault, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        fault: Fault,
+        message: str,
+        retry_after_s: float | None = None,
+        *,
+        has_gone: bool = True,
+    ) -> None:
         """For people and programs."""
         super().__init__(message)
         self.fault = fault
         self.retry_after_s = retry_after_s
+        self.has_gone = has_gone
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from scheduler.backoff import Backoff
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import STRING
-from scheduler.daemon.cloud.endpoint import NOT_RUN, Endpoint, Fault, Inference, RemoteError
+from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, RemoteError
 from scheduler.daemon.cloud.latencies import MATERIAL, Latencies
 from scheduler.daemon.cloud.tensors import CloudModel, agreed, split, stacked
 from scheduler.daemon.cloud.till import Till
@@ -37,7 +37,7 @@ _PROBES = 5
 
 
 @dataclass
-class Found:
+class FoundModels:
     """What a server can do for the box.
 
     Attributes:
@@ -77,7 +77,7 @@ class Finder:
         self,
         cards: Mapping[str, ModelCard],
         known: dict[str, dict[int, list[int]]],
-    ) -> Found:
+    ) -> FoundModels:
         """Finds out which models the server runs, and how long it takes where nothing is known.
 
         Args:
@@ -89,7 +89,7 @@ class Finder:
         """
         for _ in range(_PROBES):
             await self.probe(self._config.timeout_s)
-        found = Found()
+        found = FoundModels()
         undone = await self._undone(cards)
         for card in cards.values():
             latencies = await self._measured(card, found, undone, known.get(card.name, {}))
@@ -124,7 +124,7 @@ class Finder:
             for card in missing():
                 try:
                     undone = await self._undone({card.name: card})
-                    latencies = await self._measured(card, Found(), undone, {})
+                    latencies = await self._measured(card, FoundModels(), undone, {})
                 except RemoteError:
                     break  # probes and batches tell what is to be done about it
                 if latencies is None:
@@ -168,7 +168,7 @@ class Finder:
         return frozenset(name for name in accepted() if ENCODING_EXTENSION + name in said)
 
     async def _model(
-        self, card: ModelCard, found: Found, undone: frozenset[str]
+        self, card: ModelCard, found: FoundModels, undone: frozenset[str]
     ) -> CloudModel | None:
         name = self._config.remote_name(card.name)
         if name is None:
@@ -188,7 +188,7 @@ class Finder:
     async def _measured(
         self,
         card: ModelCard,
-        found: Found,
+        found: FoundModels,
         undone: frozenset[str],
         known: Mapping[int, list[int]],
     ) -> Latencies | None:
@@ -248,8 +248,7 @@ class Finder:
         try:
             inferred = await self._endpoint.infer(inference)
         except RemoteError as error:
-            if error.fault in NOT_RUN:
-                self._till.give_back(1, timeout_s, time.monotonic_ns() - started_ns)
+            self._till.settle_failed(error, 1, timeout_s, time.monotonic_ns() - started_ns)
             raise
         finally:
             self.settled_ns = 0

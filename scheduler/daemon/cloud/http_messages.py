@@ -84,6 +84,7 @@ def _values(tensor: InputTensor) -> Any:
             Fault.INVALID,
             f"{tensor.name!r} has infinities or NaN, which JSON can't say, and the server lists no "
             f"extension {BINARY_EXTENSION}",
+            has_gone=False,
         )
     return array
 

@@ -17,10 +17,10 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.cloud.batch import SentBatch
-from scheduler.daemon.cloud.endpoint import NOT_RUN, Endpoint, Fault, Inferred, RemoteError
+from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
 from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
-from scheduler.daemon.cloud.pace import Pace
+from scheduler.daemon.cloud.pace import ProbePace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel, split
 from scheduler.daemon.cloud.till import Till
@@ -78,7 +78,7 @@ class CloudLink:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._meter = WayMeter(8e3 / config.bandwidth_mbps if config.bandwidth_mbps else 0.0)
-        self._pace = Pace(config.probe_s, self._meter)
+        self._pace = ProbePace(config.probe_s, self._meter)
         # Of each box its own, lest all come back at the same moments.
         chance = Random(f"{config.name}@{socket.gethostname()}")
         self._breaker = Breaker(TRIP_AFTER, Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance))
@@ -181,11 +181,7 @@ class CloudLink:
         """What is known of the server and the way there."""
         return {
             "url": self._config.url,
-            "breaker": {
-                "state": self._breaker.state.value,
-                "trips": self._breaker.trips,
-                "reason": self._breaker.reason,
-            },
+            "breaker": self._breaker.describe(),
             "limit": self._standing.limit.value,
             "way": self._meter.describe(),
             "shrunk": self._standing.describe_shrunk(),
@@ -253,12 +249,13 @@ class CloudLink:
             self._standing.tell_unpaid()
             self._listener.on_not_run(run.id, f"{self._id}: {why}")
             return
-        if self._till.close_if_spent(self._settled_ns()):
-            self._standing.tell()
-        model = self._standing.latencies[run.dispatch.model].model
+        model, is_sent = self._standing.latencies[run.dispatch.model].model, False
         try:
+            if self._till.close_if_spent(self._settled_ns()):
+                self._standing.tell()
             await run.shrink(model)
             inference = run.inference(model, timeout_s, self._meter.back_ns)
+            is_sent = True
             inferred = await self._endpoint.infer(inference)
             results = split(model, inferred.outputs, len(run.requests))
         except RemoteError as error:
@@ -270,6 +267,10 @@ class CloudLink:
             self._listener.on_failed(run.id, f"{self._id}: {error!r}")
         else:
             self._came_back(run, model, inferred, list(results), timeout_s)
+        finally:
+            if not is_sent:
+                took_ns = time.monotonic_ns() - run.sent_ns
+                self._till.give_back(len(run.requests), timeout_s, took_ns)
 
     def _settled_ns(self) -> int | None:
         """How long until some of what was paid may come back; None where nothing is under way."""
@@ -318,16 +319,15 @@ class CloudLink:
         """Ends a batch without results; the table of what each fault means."""
         run_id, reason = run.id, f"{self._id}: {error}"
         self._end(run)
-        if error.fault in NOT_RUN:
-            took_ns = time.monotonic_ns() - run.sent_ns
-            self._till.give_back(len(run.requests), timeout_s, took_ns)
+        took_ns = time.monotonic_ns() - run.sent_ns
+        self._till.settle_failed(error, len(run.requests), timeout_s, took_ns)
         match error.fault:
             case Fault.REFUSED:
                 self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.EXPIRED:
                 self._watch.heard()
-                if is_early(time.monotonic_ns() - run.sent_ns, timeout_s * 1e9):
+                if is_early(took_ns, timeout_s * 1e9):
                     self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.UNREACHABLE:

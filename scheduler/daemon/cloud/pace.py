@@ -18,7 +18,7 @@ _RETRY_S = 1.2
 after a second (RFC 6298)."""
 
 
-class Pace:
+class ProbePace:
     """When to probe one way.
 
     Args:

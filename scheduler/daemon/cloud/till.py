@@ -13,6 +13,7 @@ import structlog
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import Tensors
+from scheduler.daemon.cloud.endpoint import ANSWERED, NOT_RUN, RemoteError
 from scheduler.daemon.ways.purse import Purse
 from scheduler.daemon.ways.sizes import MOST
 
@@ -100,6 +101,18 @@ class Till:
         took_s = took_ns / 1e9
         self._purse.refund(self._per_s * max(0.0, timeout_s - took_s), took_s)
         self._came_back()
+
+    def settle_failed(
+        self, error: RemoteError, requests: int, timeout_s: float, took_ns: int
+    ) -> None:
+        """A batch that was paid for came to nothing, as was said after so long.
+
+        One that was lost stays paid to the end: it may run on there.
+        """
+        if error.fault in NOT_RUN or not error.has_gone:
+            self.give_back(requests, timeout_s, took_ns)
+        elif error.fault in ANSWERED:
+            self.settle(timeout_s, took_ns)
 
     def _came_back(self) -> None:
         if self.closed_until_ns > self._clock_ns() and not self._wait_ns(*self._awaited):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from scheduler.daemon.cloud.endpoint import Endpoint, RemoteError
 from scheduler.daemon.cloud.finding import Finder
-from scheduler.daemon.cloud.pace import Pace
+from scheduler.daemon.cloud.pace import ProbePace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.ways.breaker import Breaker, BreakerState
 from scheduler.daemon.ways.meter import WayMeter
@@ -41,7 +41,7 @@ class Watch:
         finder: Finder,
         breaker: Breaker,
         meter: WayMeter,
-        pace: Pace,
+        pace: ProbePace,
         standing: Standing,
         under_way: Callable[[], int],
         on_silent: Callable[[str], None],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 from scheduler.backoff import Backoff
 
@@ -80,3 +81,7 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self._backoff.reset()
         return True
+
+    def describe(self) -> dict[str, Any]:
+        """How it is, for people and programs."""
+        return {"state": self.state.value, "trips": self.trips, "reason": self.reason}

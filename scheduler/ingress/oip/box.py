@@ -166,11 +166,10 @@ class Box:
             model,
             inputs,
             max(deadline_ms - self._allowance_ms(deadline_ms), LEAST_MS),
-            variant,
-            tenant.priority(priority),
-            1.0,
-            accept_late,
-            exact,
+            variant=variant,
+            priority=tenant.priority(priority),
+            accept_late=accept_late,
+            exact=exact,
         )
         call.header["tenant"] = tenant.name
         if priority is None:

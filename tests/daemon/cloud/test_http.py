@@ -153,6 +153,20 @@ def test_a_value_that_json_can_not_say_fails_alone(tmp_path: Path):
     with_http(tmp_path, test, far)
 
 
+def test_what_json_can_not_say_never_goes_and_costs_nothing(tmp_path: Path):
+    far = HttpServer()
+    far.said, far.answer = {}, plain
+
+    async def test(box: Box, far: HttpServer) -> None:
+        for _ in range(3):
+            assert (await box.ask(float("nan"), 20_000)).outcome is Outcome.FAILED
+        assert (far.asked, box.link.describe()["spending"]["spent"]) == ([], 0)
+        assert numbers(await box.ask(2.0, 20_000)) == [4.0] * 4, "the budget is there for others"
+
+    money = {"cost_per_request": 1.0, "budget_per_day": 2.0, "expected_ms": 5.0}
+    with_http(tmp_path, test, far, **money)
+
+
 def status(code: int, **headers: str) -> Answer:
     async def answer(request: web.Request, said: Any, tensors: bytes) -> web.StreamResponse:
         return web.json_response({"error": "no"}, status=code, headers=headers)

@@ -6,16 +6,22 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.config_cloud import CloudConfig
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
+from scheduler.daemon.cloud.batch import SentBatch
+from scheduler.daemon.cloud.standing import Standing
+from scheduler.daemon.cloud.tensors import CloudModel
 from scheduler.daemon.cloud.till import AGAIN_NS, Till
 from scheduler.daemon.ways.purse import Purse
 from tests.daemon.cloud.boxes import CARD, box_of, numbers
-from tests.daemon.cloud.far_server import far_server
+from tests.daemon.cloud.far_server import Behaviour, far_server
 
 SLOW = replace(CARD, name="slow")
 MS = 1_000_000
@@ -139,3 +145,75 @@ def test_what_is_too_dear_for_any_budget_is_tried_again_after_a_while(tmp_path: 
     clock.now_s += AGAIN_NS / S
     assert till.moved()
     assert till.too_dear == ()
+
+
+async def fails(request: Any, context: Any) -> Any:
+    await context.abort(grpc.StatusCode.INTERNAL, "out of memory")
+
+
+async def answers_nonsense(request: Any, context: Any) -> Any:
+    return pb.ModelInferResponse(model_name=request.model_name)
+
+
+@pytest.mark.parametrize("behaviour", [fails, answers_nonsense])
+def test_a_batch_that_failed_costs_the_time_until_it_did(tmp_path: Path, behaviour: Behaviour):
+    """It was over with the answer, and not at the deadline."""
+
+    async def run() -> None:
+        async with far_server() as far:
+            remember(tmp_path, far.url, double={1: 5})
+            money = {"cost_per_s": 1.0, "budget_per_day": 100.0}
+            async with box_of(far.url, tmp_path, **money) as box:
+                await box.until(lambda: box.is_up)
+                far.behaviour = behaviour
+                assert (await box.ask(deadline_ms=20_000)).outcome is Outcome.FAILED
+                assert 0 < box.link.describe()["spending"]["spent"] < 20
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_never_went_is_told_and_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def run() -> None:
+        async with far_server() as far:
+            remember(tmp_path, far.url, double={1: 5})
+            money = {"cost_per_request": 1.0, "budget_per_day": 1.0}
+            async with box_of(far.url, tmp_path, **money) as box:
+                await box.until(lambda: box.is_up)
+                monkeypatch.setattr(Standing, "tell", broken)  # as it tells that all is spent
+                answer = await box.ask(deadline_ms=20_000)
+                assert (answer.outcome, far.asked) == (Outcome.FAILED, [])
+                assert box.link.describe()["spending"]["spent"] == 0
+
+    def broken(standing: Standing) -> None:
+        raise RuntimeError("no")
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_is_taken_back_before_it_goes_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def run() -> None:
+        shrinking = asyncio.Event()
+
+        async def shrink(batch: SentBatch, model: CloudModel) -> None:
+            shrinking.set()
+            await asyncio.Event().wait()
+
+        async with far_server() as far:
+            remember(tmp_path, far.url, double={1: 5})
+            money = {"cost_per_request": 1.0, "budget_per_day": 10.0}
+            async with box_of(far.url, tmp_path, **money) as box:
+                await box.until(lambda: box.is_up)
+                monkeypatch.setattr(SentBatch, "shrink", shrink)
+                request_id, future = box.post(deadline_ms=20_000)
+                await shrinking.wait()
+                assert box.link.describe()["spending"]["spent"] == 1
+                box.driver.cancel(request_id)
+                assert (await future).outcome is Outcome.CANCELLED
+                await box.until(lambda: box.link.describe()["spending"]["spent"] == 0, 2)
+                assert far.asked == []
+
+    asyncio.run(run())

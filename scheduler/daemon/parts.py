@@ -1,0 +1,98 @@
+"""The parts of a box that its configuration may ask for, each made where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from scheduler.config import Config, parse_address
+from scheduler.core.scheduler import Limits
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
+from scheduler.durable.desk import TaskDesk
+from scheduler.durable.records import Bounds
+from scheduler.ingress.admission import Admission
+from scheduler.ingress.task_door import TaskDoor
+from scheduler.tenants import read_token
+
+if TYPE_CHECKING:
+    from scheduler.daemon.cache.front import ResultCache
+
+log = structlog.get_logger()
+
+
+def add_clouds(config: Config, driver: Driver) -> None:
+    """The servers beyond the box that the configuration names."""
+    if not config.cloud:
+        return
+    from scheduler.daemon.cloud.dialing import cloud_link  # most boxes have none, and it is large
+
+    for cloud in config.cloud:
+        driver.add_target(cloud.name, cloud_link(cloud, driver, config.state_dir))
+
+
+def open_cache(config: Config, driver: Driver) -> ResultCache | None:
+    """The cache that the configuration asks for."""
+    if config.cache is None:
+        return None
+    from scheduler.daemon.cache.front import ResultCache  # most boxes have none
+
+    cache = ResultCache(driver, config.cache)
+    cache.open()
+    return cache
+
+
+def open_journal(
+    config: Config, policy: tuple[str, dict[str, Any]], limits: Limits
+) -> Journal | None:
+    """The journal that the configuration asks for; it begins once its folder can be had."""
+    if not config.journal.enabled:
+        return None
+    bounds = JournalBounds(config.journal.max_mb * 10**6, config.journal.files)
+    return Journal(config.journal_dir, policy, limits, bounds)
+
+
+def open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor | None:
+    """The durable tasks that the configuration asks for; the store opens in the background."""
+    durable = config.durable
+    if not durable.enabled:
+        return None
+    bounds = Bounds(
+        durable.max_tasks,
+        durable.max_mb * 10**6,
+        int(durable.keep_results_s * 1e3),
+        durable.disk_bytes,
+    )
+    desk = TaskDesk(driver, config.tasks_dir, bounds, admission.is_loaded)
+    return TaskDoor(desk, admission, bounds, int(durable.max_deadline_s * 1e9))
+
+
+def neighbours_of(
+    config: Config,
+    driver: Driver,
+    addresses: Sequence[str],
+    is_loaded: Callable[[str], bool],
+) -> Neighbours | None:
+    """The other boxes, where the configuration asks for them.
+
+    Raises:
+        ConfigError: The token that is shown to them can't be read.
+    """
+    asked = config.neighbours
+    if asked is None:
+        return None
+    ports = [parse_address(text).port for text in addresses if not text.startswith("unix")]
+    token_file = asked.token_file or config.token_file
+    token = None if token_file is None else read_token(token_file, "token_file")
+    options = SiteOptions(
+        config.site,
+        asked.name,
+        asked.join,
+        asked.advertise,
+        ports[0] if ports else None,
+        token,
+    )
+    return Neighbours(driver, options, is_loaded)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+from typing import cast
+
+import pytest
+
+from scheduler.daemon import worker_link
+from scheduler.daemon.link import LinkListener
+from scheduler.daemon.worker_link import WorkerLink
+from scheduler.wire import encode
+from tests.waiting import PATIENCE_S
+
+TELEMETRY = encode({"t": "telemetry", "reading": {}})[0]
+
+
+class Heard:
+    """What the link says of its worker."""
+
+    def __init__(self):
+        self.words: asyncio.Queue[tuple[object, ...]] = asyncio.Queue()
+
+    def on_telemetry(self, *told):
+        self.words.put_nowait(("telemetry", *told))
+
+    def on_lost(self, *told):
+        self.words.put_nowait(("lost", *told))
+
+    async def next(self):
+        return await asyncio.wait_for(self.words.get(), PATIENCE_S)
+
+
+@pytest.fixture
+def played(tmp_path, monkeypatch):
+    """Runs a play with a link, and a worker that says what it is told to."""
+    monkeypatch.setattr(worker_link, "_LOOK_S", 0.005)
+
+    def play(acts):
+        async def main(listener):
+            heard = Heard()
+            link = WorkerLink("cpu:0", tmp_path / "w", cast(LinkListener, heard))
+            connecting = asyncio.ensure_future(link.keep_connected())
+            await acts(partial(asyncio.to_thread, listener.accept), heard)
+            connecting.cancel()
+            await asyncio.wait((connecting,))
+            link.close()
+            await asyncio.sleep(0)
+
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "w"))
+            listener.listen(1)
+            asyncio.run(main(listener))
+
+    return play
+
+
+def test_a_worker_that_says_nothing_any_more_is_lost_until_it_does(played):
+    async def acts(accept, heard):
+        for _ in range(2):
+            with (await accept())[0] as worker:
+                worker.sendall(TELEMETRY)
+                assert await heard.next() == ("telemetry", "cpu:0", {})
+                lost, device, reason, blameless = await heard.next()
+                assert (lost, device, blameless) == ("lost", "cpu:0", True)
+                assert reason == "worker of cpu:0: its process says nothing; is it stopped?"
+
+    played(acts)
+
+
+def test_one_that_ends_is_lost_for_that(played):
+    async def acts(accept, heard):
+        (await accept())[0].close()
+        assert await heard.next() == ("lost", "cpu:0", "worker of cpu:0: its process ended", False)
+
+    played(acts)
