@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, TimeoutError
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from scheduler.exchange_thread import ExchangeThread
 
 _telling = threading.Lock()
+
+_HEED_S = 0.5
+"""For so long a caller waits at a time. Python sees a signal that came just before it began to
+wait for a lock no sooner than it has the lock: Ctrl-C would wait for the deadline."""
 
 
 class RequestFuture(Future[Any]):
@@ -45,8 +50,7 @@ class RequestFuture(Future[Any]):
             RuntimeError: It has not ended, and this is a callback of a future of the same client,
                 or a process that was forked since.
         """
-        self._check_waiting()
-        return super().result(timeout)
+        return super().result(self._waited(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Waits for the end, in seconds; as `concurrent.futures.Future.exception`.
@@ -55,13 +59,21 @@ class RequestFuture(Future[Any]):
             RuntimeError: It has not ended, and this is a callback of a future of the same client,
                 or a process that was forked since.
         """
-        self._check_waiting()
-        return super().exception(timeout)
+        return super().exception(self._waited(timeout))
 
-    def _check_waiting(self) -> None:
-        if not self.done():
-            self._running.exchange.check_process()
-            check_may_wait(self._running.thread)
+    def _waited(self, timeout: float | None) -> float | None:
+        """Waits until it has ended or little of the time is left, and says how much that is."""
+        if self.done():
+            return timeout
+        self._running.exchange.check_process()
+        check_may_wait(self._running.thread)
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while end_s is None or end_s - time.monotonic() > _HEED_S:
+            with contextlib.suppress(TimeoutError):
+                super().exception(_HEED_S)
+            if self.done():
+                return 0
+        return end_s - time.monotonic()
 
 
 def check_may_wait(thread: threading.Thread) -> None:
