@@ -65,6 +65,17 @@ async def rtt_ns(streams: Streams, data: bytes = b"ping") -> int:
     return time.monotonic_ns() - began_ns
 
 
+async def takes(least_ns: float, most_ns: float, measure: Callable[[], Awaitable[int]]) -> None:
+    """Fails where one takes less, or of twenty none less than the most: a machine may be busy."""
+    times = []
+    while len(times) < 20:
+        times.append(await measure())
+        assert times[-1] >= least_ns
+        if times[-1] < most_ns:
+            return
+    pytest.fail(f"not once in less than {most_ns} ns: {times}")
+
+
 async def hang_up() -> None:
     """Ends what still goes on, or Python complains of it in whatever test it finds it."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -275,10 +286,8 @@ class TestTimes:
                 LinkEmulator(FREE, place, up=OneWay(3), down=OneWay(9)) as link,
             ):
                 streams = await connect(link)
-                times = sorted([await rtt_ns(streams) for _ in range(30)])
-                assert times[0] >= 12 * MS
-                # The best are what the link does; the others may be what the machine does.
-                assert times[5] < 14 * MS
+                for _ in range(30):
+                    await takes(12 * MS, 14 * MS, lambda: rtt_ns(streams))
                 streams[1].close()
 
         run(test)
@@ -299,11 +308,14 @@ class TestTimes:
             size, mbps = 250_000, 20
             async with echo() as place, LinkEmulator(FREE, place, up=OneWay(mbps=mbps)) as link:
                 streams = [await connect(link) for _ in range(2)]
-                began_ns = time.monotonic_ns()
-                await asyncio.gather(*(rtt_ns(each, bytes(size)) for each in streams))
-                took_ns = time.monotonic_ns() - began_ns
+
+                async def both_ns() -> int:
+                    began_ns = time.monotonic_ns()
+                    await asyncio.gather(*(rtt_ns(each, bytes(size)) for each in streams))
+                    return time.monotonic_ns() - began_ns
+
                 least_ns = len(streams) * size * 8e3 / mbps
-                assert 0.99 * least_ns <= took_ns < 1.5 * least_ns
+                await takes(0.99 * least_ns, 1.5 * least_ns, both_ns)
                 for _, writer in streams:
                     writer.close()
 
@@ -316,7 +328,7 @@ class TestTimes:
                 assert await rtt_ns(streams) >= 200 * MS
                 assert link.rtt_ms == 200
                 link.up = OneWay(1)
-                assert await rtt_ns(streams) < 150 * MS
+                await takes(1 * MS, 150 * MS, lambda: rtt_ns(streams))
                 streams[1].close()
 
         run(test)
