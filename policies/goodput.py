@@ -1,6 +1,6 @@
 """`goodput`: finish as much as possible in time, and say no early. The default.
 
-Rule, in five parts:
+Rule, in six parts:
 
 * Admission (`policies.admission`). A new request is refused at once if it would most likely not
   be served in time: by the work queued ahead of it, and by what became of such promises before.
@@ -12,6 +12,8 @@ Rule, in five parts:
   where slack is how much earlier than its deadline a request would be done, and scale is a
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second.
+* Bunches (`policies.gathering`). Where what comes while nothing waits is mostly followed by more at
+  once, as from cameras that are triggered together, it is held for a tenth of its batch's time.
 * Dropping. What no target can finish in time any more is dropped at once.
 * Costs. A target that is paid for, by the request or the second, or on whose slow way inputs may be
   made smaller, gets only what the others would not finish in time, played ahead in (priority,
@@ -39,6 +41,7 @@ from policies.admission import Admission
 from policies.apart import Apart
 from policies.away import Away
 from policies.buying import price, purchases
+from policies.gathering import Gathering
 from policies.outlook import Bid, Outlook
 from policies.serving import Candidate, candidates, fill, order
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
@@ -87,10 +90,12 @@ class Alone:
         self._free = Apart(quantile, _costs_nothing)
         self._short_until_ns = -1
         self.admission = Admission(self._outlook)
+        self._gathering = Gathering(self._outlook)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
         self._outlook.look(view)
+        self._gathering.look()
         yield from self._refusals(view)
         if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)
@@ -148,12 +153,19 @@ class Alone:
 
     # -- service
 
-    def _next(self, target: TargetState) -> Place | None:
+    def _next(self, target: TargetState) -> Place | Wake | None:
         if self._outlook.some_dear and _is_dear(target) and self._is_thrifty():
             return None
-        place = self._choose(target)
-        if place is not None:
-            self.admission.served(place)
+        found = list(candidates(self._outlook, target))
+        if not found:
+            return None
+        best = self._choose(found)
+        wait = self._gathering.wait(best)
+        if wait is not None:
+            return wait
+        reason = f"batch of {len(best.batch)}: worth most of {len(found)} that would be in time"
+        place = best.place(reason)
+        self.admission.served(place)
         return place
 
     def _purchases(self) -> Iterator[Decision]:
@@ -179,11 +191,8 @@ class Alone:
 
         return sorted(targets, key=dearness)
 
-    def _choose(self, target: TargetState) -> Place | None:
+    def _choose(self, found: list[Candidate]) -> Candidate:
         """The batch that is worth most, or a more important one where that harms nobody."""
-        found = list(candidates(self._outlook, target))
-        if not found:
-            return None
         scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
         best = self._best(found, scale_ns)
         priorities = [candidate.priority for candidate in found]
@@ -193,8 +202,7 @@ class Alone:
             choice = self._best(important, scale_ns)
             if not self._harms(choice) or self._harms(best, best.priority):
                 best = choice
-        reason = f"batch of {len(best.batch)}: worth most of {len(found)} that would be in time"
-        return best.place(reason)
+        return best
 
     def _best(self, found: list[Candidate], scale_ns: float) -> Candidate:
         """That which is worth most; of the preferred variants, unless others miss by it."""

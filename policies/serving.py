@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from policies.outlook import Bid, Outlook
 from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
-from scheduler.core.policy import Decision, Drop, Place, View
+from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 from scheduler.core.values import value
 
-Choose = Callable[[TargetState], Place | None]
-"""What an open target should do next; None if nothing that waits could be in time there."""
+Choose = Callable[[TargetState], "Place | Wake | None"]
+"""What an open target should do next, or until when it should do nothing; None if nothing that
+waits could be in time there."""
 
 Arranged = Callable[[list[TargetState]], list[TargetState]]
 """The order in which targets are filled, from that of the view."""
@@ -42,11 +43,12 @@ def fill(
     targets = view.open_targets()
     for target in arranged(targets) if arranged else targets:
         while target.is_open(view.now_ns):
-            place = choose(target) or outlook.late_welcome(target)
-            if place is None:
+            decision = choose(target) or outlook.late_welcome(target)
+            if decision is not None:
+                yield decision
+            if not isinstance(decision, Place):
                 break
             placed = True
-            yield place
             outlook.look(view)
     if placed:
         yield from drops()

@@ -100,10 +100,15 @@ def diurnal_ns(
             yield at_ns
 
 
-def camera_ns(fps: float, jitter: float, chance: random.Random) -> Iterator[int]:
-    """Frames of one camera from a phase of its own, each early or late by a share of its period."""
+def camera_ns(
+    fps: float, jitter: float, chance: random.Random, spread: float = 1.0
+) -> Iterator[int]:
+    """Frames of one camera from a phase of its own, each early or late by a share of its period.
+
+    The phase is within the first `spread` of the period, also a share.
+    """
     period_ns = NS / fps
-    offset = chance.random()
+    offset = spread * chance.random()
     frame = 0
     while True:
         shift = chance.uniform(-jitter, jitter)
@@ -217,20 +222,24 @@ class Cameras:
     Attributes:
         cameras: How many.
         jitter: By what share of its period a frame may be early or late, from 0 to below 0.5.
+        spread: Over what share of the period the phases lie; 0 where all are triggered at once.
     """
 
     alike: ClassVar[bool] = True
     cameras: int
     jitter: float = 0.0
+    spread: float = 1.0
 
     def __post_init__(self) -> None:
         _require(self.cameras >= 1, "cameras", "1 or more", self.cameras)
         _require(0 <= self.jitter < MOST_JITTER, "jitter", "from 0 to below 0.5", self.jitter)
+        _require(0 <= self.spread <= 1, "spread", "from 0 to 1", self.spread)
 
     def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
         """One stream per camera. A camera keeps its phase at any rate."""
+        fps = rate_per_s / self.cameras
         return [
-            camera_ns(rate_per_s / self.cameras, self.jitter, random.Random(f"{seed} {number}"))
+            camera_ns(fps, self.jitter, random.Random(f"{seed} {number}"), self.spread)
             for number in range(self.cameras)
         ]
 

@@ -144,6 +144,12 @@ class TestProcesses:
                 assert (1 - 2 * jitter) * period_ns - 2 <= after - before
                 assert after - before <= (1 + 2 * jitter) * period_ns + 2
 
+    @few
+    @given(st.integers(1, 10), st.floats(1, 60), st.floats(0, 1), SEEDS)
+    def test_cameras_begin_within_their_spread(self, count, fps, spread, seed):
+        cameras = Cameras(count, spread=spread).streams(count * fps, str(seed))
+        assert all(0 <= next(sender) <= spread * 1e9 / fps + 1 for sender in cameras)
+
     def test_same_seed_same_bytes_on_any_machine(self):
         digest = hashlib.sha256()
         for process in (Poisson(), Gamma(4), Bursts(8, 1, 3), Diurnal(0.8, 60), Cameras(7, 0.3)):
@@ -157,6 +163,7 @@ class TestProcesses:
             (lambda: Bursts(0.5, 1, 1), "factor should be 1 or more"),
             (lambda: Diurnal(1.5, 60), "amplitude should be from 0 to 1"),
             (lambda: Cameras(0), "cameras should be 1 or more"),
+            (lambda: Cameras(1, spread=1.1), "spread should be from 0 to 1"),
             (lambda: Cameras(3, 0.5), "jitter should be from 0 to below 0.5"),
         ],
     )
