@@ -8,11 +8,12 @@ share of the time that their batch would take. Where none do, as from one camera
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
 from policies.outlook import Outlook
 from policies.serving import Candidate
 from scheduler.core.policy import View, Wake
+from scheduler.core.requests import Request
 
 SHARE = 0.1
 """The first of a bunch wait for at most this share of the time that their batch takes."""
@@ -49,12 +50,15 @@ class Gathering:
         self._first_ns = -1
         self._soon_ns: int | None = None
 
-    def look(self) -> None:
-        """Takes in what has come; to be called at each event, before anything is refused."""
+    def look(self, arrivals: Sequence[Request]) -> None:
+        """Takes in what has come; to be called at each event, before anything is refused.
+
+        Args:
+            arrivals: Those of the view.
+        """
         view = self._outlook.view
         if view is not self._view:
             self._view, self._odds, self._first_ns, self._soon_ns = view, UNKNOWN, -1, None
-        arrivals = view.arrivals
         if not arrivals:
             return
         if self._soon_ns is not None:
@@ -63,9 +67,9 @@ class Gathering:
             self._soon_ns = None
             if followed:
                 return
-        kinds = Counter([request.kind for request in arrivals])
-        if len(kinds) < len(view.queues) or any(len(view.queues[k]) > kinds[k] for k in kinds):
-            return  # something waited
+        count, queues = len(arrivals), view.queues
+        if len(queues) > count or sum(map(len, queues.values())) > count:
+            return  # something else waits
         self._first_ns = view.now_ns
         bids = self._outlook.bids(arrivals[0].kind)
         if bids:

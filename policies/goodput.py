@@ -95,8 +95,9 @@ class Alone:
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
         self._outlook.look(view)
-        self._gathering.look()
-        yield from self._refusals(view)
+        arrivals = view.arrivals
+        self._gathering.look(arrivals)
+        yield from self._refusals(arrivals)
         if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)
             return
@@ -106,8 +107,7 @@ class Alone:
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
             yield Wake(wake_ns, "what waits is in time for nothing")
 
-    def _refusals(self, view: View) -> Iterator[Drop]:
-        arrivals = view.arrivals
+    def _refusals(self, arrivals: list[Request]) -> Iterator[Drop]:
         if len(arrivals) > 1:
             arrivals.sort(key=order)
         for request in arrivals:
