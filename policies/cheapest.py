@@ -36,12 +36,15 @@ class Cheapest:
 
     Args:
         p: The probability with which the deadline must be kept; another name of `quantile`.
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: Which quantile of latency to count on, from 0 to 1; 0.95 if neither is given.
     """
 
-    def __init__(self, p: float | None = None, quantile: float = 0.95) -> None:
+    def __init__(self, p: float | None = None, quantile: float | None = None) -> None:
         """Takes its options from the configuration."""
-        self.quantile = quantile if p is None else p
+        if p is not None and quantile is not None:
+            raise ValueError(f"p and quantile are the same: give one, not {p} and {quantile}")
+        given = p if p is not None else quantile
+        self.quantile = 0.95 if given is None else given
         self._outlook = Outlook(self.quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:

@@ -242,6 +242,9 @@ class Player:
             ):
                 self._send(number, arrival)
             left_s = (self._last_deadline_ns - self.now_ns()) / 1e9 + self._settle_s
+        except asyncio.CancelledError:
+            self._on_end = lambda _: None  # what is still out was cut off, and has no end
+            raise
         finally:
             await settle(self._out, left_s)
             await asyncio.sleep(0)  # The ends of what was given up are still to be noted.

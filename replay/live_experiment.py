@@ -10,6 +10,18 @@ from scheduler import Client, LaxityError
 CONNECT_TIMEOUT_S = 2.0
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came while requests were sent.
+
+    Attributes:
+        result: What came of those that had ended.
+    """
+
+    def __init__(self, result: RunResult) -> None:
+        super().__init__()
+        self.result = result
+
+
 def play_experiment(
     experiment: Experiment, seed: int, url: str | None = None, processes: int = 1
 ) -> tuple[RunResult, list[str]]:
@@ -21,6 +33,7 @@ def play_experiment(
 
     Raises:
         LaxityError: The box can't be reached.
+        Interrupted: Ctrl-C came when some requests had ended.
         FleetError, TraceError, WorkloadError: The source can't be read.
     """
     policy = _policy_of(url)
@@ -32,7 +45,13 @@ def play_experiment(
         result.add(row_of(ending))
 
     arrivals = experiment.arrivals(seed)
-    tally = play_live(url, arrivals, note, processes=processes)
+    try:
+        tally = play_live(url, arrivals, note, processes=processes)
+    except KeyboardInterrupt:
+        if not result.rows.seen:
+            raise
+        result.notes.append(f"interrupted when {result.rows.seen:,} requests had ended")
+        raise Interrupted(result) from None
     warnings = [late] if (late := tally.warning()) is not None else []
     try:
         if (now := _policy_of(url)) != policy:

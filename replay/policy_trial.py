@@ -33,6 +33,15 @@ class _Own(PolicyChoice):
         return self.factory() if self.factory else PolicyChoice.make(self)
 
 
+def read_policy(text: str) -> MakePolicy:
+    """What makes a policy that is named as for a replay: with its options behind a `?`.
+
+    Raises:
+        ValueError: There is no such policy, or it can't be made with these options.
+    """
+    return PolicyChoice.parse(text).make
+
+
 def try_policy(make: MakePolicy) -> Iterator[Verdict]:
     """The conformance suite, check by check.
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_tables import policy_text
 from scheduler.config import Config, DeviceConfig, config_schema, load_config
 
 app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
@@ -53,7 +54,6 @@ def _described(device: DeviceConfig) -> str:
 
 
 def _summary(config: Config) -> dict[str, str]:
-    options = ", ".join(f"{key} {value}" for key, value in config.policy.options.items())
     doors = {
         kind: ", ".join(map(str, addresses))
         for kind in ("native", "http", "grpc")
@@ -64,7 +64,7 @@ def _summary(config: Config) -> dict[str, str]:
         **doors,
         "models": str(config.models) + ("" if config.models.is_dir() else " (no such folder yet)"),
         "devices": ", ".join(map(_described, _listed(config))) or "auto",
-        "policy": config.policy.name + (f" ({options})" if options else ""),
+        "policy": policy_text(config.policy.name, config.policy.options),
         "state": str(config.state_dir),
         **{key: f"{path}{_unread(path)}" for key, path in _secrets(config).items()},
     }

@@ -42,8 +42,11 @@ def check_places(*paths: Path | None) -> None:
     """Makes sure, before long work, that files could be where its results are to be written.
 
     Raises:
-        InputProblem: One could not.
+        InputProblem: One could not, or two would be the same.
     """
+    named = [path.absolute() for path in paths if path is not None]
+    if len(set(named)) < len(named):
+        raise InputProblem(f"{min(named, key=lambda path: -named.count(path))} is named twice")
     for path in paths:
         if path is not None and path.is_dir():
             raise InputProblem(f"{path} is a folder; name a file to write to")

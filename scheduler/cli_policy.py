@@ -17,7 +17,6 @@ from rich.table import Table
 from scheduler.cli_help import SETTINGS, examples
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
-from scheduler.policy_loading import load_policy
 
 MakePolicy = Callable[[], Policy]
 
@@ -57,6 +56,9 @@ class Trial(Protocol):
 
     SCENARIOS: tuple[str, ...]
 
+    def read_policy(self, text: str) -> MakePolicy:
+        """What makes a policy; a ValueError says why there is none."""
+
     def try_policy(self, make: MakePolicy) -> Iterator[Verdict]:
         """The conformance suite, check by check."""
 
@@ -82,13 +84,17 @@ def policy_app(trial: Callable[[], Any]) -> typer.Typer:
         epilog=examples(
             ("laxity policy test mine.py", "the only policy of a file"),
             ("laxity policy test mine.py:Mine --json", "figures for a program"),
+            ("laxity policy test 'mine.py?depth=5&quantile=0.9'", "with options"),
             ("laxity policy test goodput", "one of those that come with laxity"),
         ),
     )
     def test(
         name: Annotated[
             str,
-            typer.Argument(metavar="FILE[:CLASS]", help="Or any name that a configuration takes."),
+            typer.Argument(
+                metavar="FILE[:CLASS]",
+                help="Or any name that a configuration takes; options follow a ?.",
+            ),
         ],
         as_json: Annotated[
             bool, typer.Option("--json", help="Print JSON instead of tables.")
@@ -102,16 +108,14 @@ def policy_app(trial: Callable[[], Any]) -> typer.Typer:
 
 
 def _test(trial: Trial, name: str, as_json: bool) -> bool:
-    def make() -> Policy:
-        return load_policy(name)
-
     say = Console(stderr=True, highlight=False)
     with redirect_stdout(sys.stderr):  # stdout is for what came of it, not for what a policy prints
         try:
+            make = trial.read_policy(name)
             policy = make()
         except ValueError as error:
             raise LaxityError(str(error)) from None
-        label = type(policy).__name__
+        label = "?".join([type(policy).__name__, *name.split("?")[1:]])
         with say.status("the laws") as status, _ended(policy) as again:
             verdicts = []
             for verdict in trial.try_policy(make):

@@ -190,9 +190,9 @@ def _simulate(
 
 def _play_live(
     experiments: list[Experiment], url: str | None, seeds: int, jobs: int
-) -> tuple[list[RunResult], LaxityError | None]:
-    """What came of each; and why not all were played, if the box was gone after some."""
-    from replay.live_experiment import play_experiment
+) -> tuple[list[RunResult], LaxityError | KeyboardInterrupt | None]:
+    """What came of each; and why not all were played: the box was gone after some, or Ctrl-C."""
+    from replay.live_experiment import Interrupted, play_experiment
 
     results: list[RunResult] = []
     with _progress(len(experiments) * seeds) as advance:
@@ -200,7 +200,9 @@ def _play_live(
             for seed in range(1, seeds + 1):
                 try:
                     result, warnings = play_experiment(experiment, seed, url, jobs)
-                except LaxityError as error:
+                except (LaxityError, KeyboardInterrupt) as error:
+                    if isinstance(error, Interrupted):
+                        results.append(error.result)
                     if not results:
                         raise
                     return results, error

@@ -8,7 +8,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.cli_tables import STYLES, Answer, duration, figure, percent, plain_table
+from scheduler.cli_tables import (
+    STYLES,
+    Answer,
+    duration,
+    figure,
+    percent,
+    plain_table,
+    policy_text,
+)
 from scheduler.core.outcomes import Outcome
 
 MEANINGS = {
@@ -63,13 +71,12 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
 
 def headline(status: Answer) -> Text:
     """Which box it is and how it is, in a line."""
-    policy = status.get("policy", {})
-    options = ", ".join(f"{key} {value}" for key, value in policy.items() if key != "name")
+    options = dict(status.get("policy", {}))
     facts = [
         f"laxity {status.get('version', '')}".strip(),
         f"pid {status.get('pid', '?')}",
         f"up {duration(status.get('uptime_s', 0))}",
-        f"policy {policy.get('name', '?')}" + (f" ({options})" if options else ""),
+        f"policy {policy_text(options.pop('name', '?'), options)}",
         f"{status.get('held', 0)} held",
     ]
     line = Text(str(status.get("site", "?")), style="bold")

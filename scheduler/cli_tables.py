@@ -27,6 +27,17 @@ STYLES = {
 }
 
 
+def policy_text(name: str, options: Answer) -> str:
+    """A policy with its options, and those of the policy that it wraps."""
+    told = []
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            inner = {other: each for other, each in value.items() if other != "name"}
+            value = policy_text(str(value.get("name", "?")), inner)
+        told.append(f"{key} {value}")
+    return name + (f" ({', '.join(told)})" if told else "")
+
+
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
     """A table without lines but under its head; the columns in `right` hold figures."""
     table = Table(

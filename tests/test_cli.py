@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 from scheduler import cli, cli_box, wire
-from scheduler.cli_status import status_view
+from scheduler.cli_status import headline, status_view
 from scheduler.cli_tables import duration, percent, top_values
 from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
@@ -269,6 +269,12 @@ class TestStatus:
         assert re.search(r"completed +1,999 +99.95 % +in time", out)
         assert re.search(r"digits +any +3", out)
         assert "late" not in out
+
+    def test_a_policy_is_told_with_the_one_that_it_wraps(self):
+        inner = {"name": "spill", "budget_per_hour": 3, "inner": {"name": "edf"}}
+        policy = {"name": "hedge", "extra": 0.1, "inner": inner}
+        told = "policy hedge (extra 0.1, inner spill (budget_per_hour 3, inner edf))"
+        assert told in headline({"policy": policy}).plain
 
     def test_a_policy_that_gave_way_and_what_was_not_taken_over_are_named(self):
         console = Console(file=StringIO(), width=100, color_system=None)

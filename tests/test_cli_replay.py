@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from replay.live_processes import LiveError
 from replay.results import RunResult, read_results
 from scheduler import Unavailable, cli
+from tests.fake_box import FakeBox
 
 FLEET = """
 models: [{name: digits, base_ms: 5, per_item_ms: 1, jitter: 0.1, batches: [1, 2, 4]}]
@@ -50,7 +55,7 @@ def run(files, monkeypatch, capsys):
     return run_it
 
 
-def rows(path: str = "rows.json") -> list[dict[str, object]]:
+def rows(path: str | Path = "rows.json") -> list[dict[str, object]]:
     found: list[dict[str, object]] = json.loads(Path(path).read_text())
     return found
 
@@ -239,6 +244,43 @@ def test_what_was_played_before_a_box_was_gone_is_told(run, monkeypatch):
     status, _, err = run(*words, "--seeds", "4")
     assert [row["seed"] for row in rows()] == [1, 2]
     assert (status, err) == (1, "laxity: cannot reach the daemon\n")
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_was_played_until_ctrl_c_is_told(files, jobs):
+    mix = "[{model: digits, deadline_ms: 9000}]"
+    work = f"{{requests: 3000, process: poisson, rate_per_s: 100, mix: {mix}}}"
+    (files / "long.yaml").write_text(work)
+    box = FakeBox(files / "s").start()
+    command = [sys.executable, "-m", "scheduler.cli", "replay", "long.yaml"]
+    command += ["--fleet", "fleet.yaml", "--against", "live", "--url", box.url]
+    command += ["--json", "rows.json", "--jobs", jobs]
+    try:
+        with subprocess.Popen(
+            command,
+            cwd=files,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            box.wait("infer", 100)
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate()
+    finally:
+        box.close()
+    (row,) = rows(files / "rows.json")
+    ended: Any = row["requests"]
+    assert 0 < ended < 3000
+    assert row["outcomes"] == {"completed": ended}
+    assert f"interrupted when {ended:,} requests had ended" in " ".join(out.split())
+    assert "Traceback" not in err
+    assert process.returncode == 130
+
+
+def test_files_of_the_same_name_are_refused_before_anything_is_played(run):
+    status, _, err = run("load-0_5", "--json", "rows.json", "--full", "./rows.json")
+    assert (status, err) == (2, f"laxity: {Path.cwd()}/rows.json is named twice\n")
 
 
 def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):

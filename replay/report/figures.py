@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.results import ANSWERED, RunResult, Sample, Tally
+from scheduler.core.names import natural
 
 Floats = npt.NDArray[np.float64]
 
@@ -182,7 +183,7 @@ def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Time
     np.add.at(counts, (columns.ending, at), float(stride))
     at_ns = np.array([sample.at_ns for sample in samples], np.float64)
     queued = np.array([sample.queued for sample in samples], np.float64)
-    names = sorted({name for sample in samples for name in sample.busy})
+    names = sorted({name for sample in samples for name in sample.busy}, key=natural)
     busy = {
         name: np.array([sample.busy.get(name, 0) > 0 for sample in samples], np.float64)
         for name in names

@@ -68,7 +68,7 @@ def time_chart(label: str, shown: Timeline, shared: Heights) -> Markup:
         queue = Scale(0.0, count_axis("", max(1.0, shared.queue), 2).high, y + _QUEUE_HEIGHT, y)
         parts += [_levels(queue, max(1.0, shared.queue), 2), _queue(shown, edges, queue)]
         y = queue.start + 26
-    names = sorted(shown.busy)[:_TARGETS]
+    names = list(shown.busy)[:_TARGETS]
     if names:
         more = f", {_TARGETS} of {len(shown.busy)} targets" if len(shown.busy) > _TARGETS else ""
         parts.append(

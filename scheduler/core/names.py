@@ -1,9 +1,17 @@
-"""What somebody meant who wrote a name that is not known."""
+"""The order of names, and what somebody meant who wrote one that is not known."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """What to sort by, so that cpu:2 comes before cpu:10."""
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
 
 
 def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

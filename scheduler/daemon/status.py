@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scheduler.core.names import natural
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetState
 from scheduler.daemon.energy import EnergyAccount
@@ -40,7 +41,7 @@ def status_of(
                 **way.describe(),
                 "energy": energy.describe(target_id),
             }
-            for target_id, way in sorted(ways.items())
+            for target_id, way in sorted(ways.items(), key=lambda way: natural(way[0]))
         ],
     }
 

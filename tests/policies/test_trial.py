@@ -36,6 +36,16 @@ def test_the_example_is_lawful_and_is_compared():
     assert all(0.1 < share < 1 for share in shares.values())
 
 
+def test_options_are_given_as_to_a_replay():
+    result = CliRunner().invoke(app, ["policy", "test", "edf?quantile=0.5", "--json"])
+    figures = json.loads(result.stdout)
+    assert (result.exit_code, figures["policy"]) == (0, "Edf?quantile=0.5")
+    shares = figures["on_time_share"]["load-1_5"]
+    assert shares["Edf?quantile=0.5"] != shares["edf"]
+    result = CliRunner().invoke(app, ["policy", "test", "edf?quantil=0.5"])
+    assert "has no option 'quantil'" in str(result.exception)
+
+
 def test_a_policy_that_breaks_a_law_fails_and_is_not_played(tmp_path):
     wrong = tmp_path / "sleepy.py"
     wrong.write_text("class Sleepy:\n    def decide(self, view):\n        return ()\n")

@@ -315,6 +315,13 @@ def test_cheapest_takes_the_device_that_draws_least_and_the_other_where_time_is_
     watch.close()
 
 
+def test_cheapest_takes_one_name_of_its_quantile():
+    made = Cheapest(), Cheapest(p=0.9), Cheapest(quantile=0.8)
+    assert [each.quantile for each in made] == [0.95, 0.9, 0.8]
+    with pytest.raises(ValueError, match=r"p and quantile are the same: give one"):
+        Cheapest(p=0.9, quantile=0.8)
+
+
 def test_cheapest_joins_the_batch_where_that_adds_least():
     slow, fast = drawing("cpu:0", 2, 30_000, 31_000), drawing("gpu:0", 1, 35_000, 60_000)
     watch = box(Cheapest, slow, fast)
