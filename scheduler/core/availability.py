@@ -23,15 +23,15 @@ def refusal(
         return Outcome.OVERLOADED, f"requests hold {limits.bytes} bytes of tensors already"
     if request.deadline_ns <= now_ns:
         return Outcome.EXPIRED, "the deadline had passed on arrival"
-    if not servable(request, targets):
+    if not servable(request, now_ns, targets):
         return Outcome.UNAVAILABLE, why_unavailable(request.kind, targets)
     return None
 
 
-def servable(request: Request, targets: Targets) -> bool:
+def servable(request: Request, now_ns: int, targets: Targets) -> bool:
     """Whether a target that has the model takes batches, or does so before the deadline."""
     for target in targets.values():
-        back_ns = target.back_ns()
+        back_ns = target.back_ns(now_ns)
         if back_ns is None or back_ns >= request.deadline_ns:
             continue
         if target.usable(request.kind):

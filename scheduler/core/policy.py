@@ -161,7 +161,7 @@ class View:
             if target.spec.forms:
                 base_ns += target.way_wait_ns(self.now_ns)
             return free_ns if not base_ns else max(free_ns, self.now_ns + base_ns)
-        return None if target.returns_ns is None else max(target.returns_ns, self.now_ns)
+        return target.back_ns(self.now_ns)
 
     def predict_ns(self, target: TargetState, offer: Offer, batch: int, quantile: float) -> int:
         """How long a batch takes there, at a quantile from 0 to 1."""

@@ -236,7 +236,7 @@ class Scheduler:
     def _end_unservable(self, queued: list[Record], reason: str) -> None:
         """Ends those of what waits that no target can serve any more."""
         for record in queued:
-            if not servable(record.request, self.targets):
+            if not servable(record.request, self.now_ns, self.targets):
                 why = f"{why_unavailable(record.request.kind, self.targets)}: {reason}"
                 self._finish(record, Outcome.UNAVAILABLE, why)
 

@@ -343,9 +343,15 @@ class TargetState:
         """Whether another batch may be sent at all."""
         return self.up and len(self.runs) < self.spec.slots
 
-    def back_ns(self) -> int | None:
-        """When it takes batches again that does not now; None if that is not expected."""
-        return self.closed_until_ns if self.up else self.returns_ns
+    def back_ns(self, now_ns: int) -> int | None:
+        """When it takes batches again that does not now; None if that is not expected.
+
+        One that is overdue is expected to need as long again as it is overdue, as runs are.
+        """
+        if self.up:
+            return self.closed_until_ns
+        back_ns = self.returns_ns
+        return back_ns if back_ns is None or back_ns >= now_ns else 2 * now_ns - back_ns
 
     def opens_ns(self) -> int:
         """When the next batch should be sent, given a slot: a lead before it was to be free.

@@ -116,6 +116,15 @@ def test_requests_wait_for_a_target_that_returns_before_their_deadline(box):
     assert sent.request_ids == (1,)
 
 
+def test_the_longer_a_target_is_overdue_the_later_it_is_expected(box):
+    box.handle(TargetUp(target()), 0)
+    box.handle(TargetDown("cpu:0", "restarts", 20 * MS), 0)
+    said = submit(box, request(1, 140), request(2, 170), at_ms=80)
+    assert outcomes(said) == {1: Outcome.UNAVAILABLE}
+    (sent,) = of(Dispatch, box.handle(TargetUp(target()), 90 * MS))
+    assert sent.request_ids == (2,)
+
+
 def test_a_target_that_does_not_return_makes_requests_unavailable_at_once(box):
     box.handle(TargetUp(target(slots=1)), 0)
     submit(box, request(1, 50))

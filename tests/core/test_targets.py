@@ -224,7 +224,7 @@ def test_a_closed_target_takes_nothing_until_it_opens_again():
     assert not closed.is_open(8 * MS)
     assert closed.is_open(9 * MS)
     assert (closed.free_ns(0), closed.free_ns(11 * MS)) == (9 * MS, 11 * MS)
-    assert (closed.opens_ns(), closed.back_ns()) == (9 * MS, 9 * MS)
+    assert (closed.opens_ns(), closed.back_ns(0)) == (9 * MS, 9 * MS)
 
 
 def test_a_target_keeps_what_it_holds_when_its_slots_are_lowered():
