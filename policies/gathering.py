@@ -3,7 +3,8 @@
 Who sends the first of a bunch at once has it in a batch of one on every target that is free, the
 slow ones too, for as long as that takes; a millisecond later the rest is there, and its budgets
 are too short for what is left. So where others mostly follow at once, the first are held for a
-share of the time that their batch would take. Where none do, as from one camera, nothing is held.
+share of the time that their batch would take. Where none do, as from one camera, nothing is held,
+nor where all is in time without it, and would only come later.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ SURE = 0.7
 """Something is held where more than so many of them were followed. Of arrivals that come by
 themselves half are at times, and where there is too much to do anyway, to wait costs."""
 
+NEEDED = 64
+"""For so many bunches it is thought necessary after something could not be in time."""
+
 UNKNOWN = 0.5
 """Of so many it is assumed at first; after four bunches the next one is held."""
 
@@ -49,6 +53,11 @@ class Gathering:
         self._odds = UNKNOWN
         self._first_ns = -1
         self._soon_ns: int | None = None
+        self._needed = 0
+
+    def missed(self) -> None:
+        """Something was refused, or given up."""
+        self._needed = NEEDED
 
     def look(self, arrivals: Sequence[Request]) -> None:
         """Takes in what has come; to be called at each event, before anything is refused.
@@ -59,6 +68,7 @@ class Gathering:
         view = self._outlook.view
         if view is not self._view:
             self._view, self._odds, self._first_ns, self._soon_ns = view, UNKNOWN, -1, None
+            self._needed = 0
         if not arrivals:
             return
         if self._soon_ns is not None:
@@ -71,13 +81,14 @@ class Gathering:
         if len(queues) > count or sum(map(len, queues.values())) > count:
             return  # something else waits
         self._first_ns = view.now_ns
+        self._needed = max(0, self._needed - 1)
         bids = self._outlook.bids(arrivals[0].kind)
         if bids:
             self._soon_ns = view.now_ns + int(SHARE * min([bid.one_ns() for bid in bids]))
 
     def wait(self, candidate: Candidate) -> Wake | None:
         """Until when a batch that could go now is held, if it is."""
-        if self._odds < SURE:
+        if self._odds < SURE or not self._needed:
             return None
         patience_ns = int(SHARE * candidate.latency_ns)
         reserve_ns = max(patience_ns // 2, RESERVE_NS)

@@ -13,7 +13,8 @@ Rule, in six parts:
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second.
 * Bunches (`policies.gathering`). Where what comes while nothing waits is mostly followed by more at
-  once, as from cameras that are triggered together, it is held for a tenth of its batch's time.
+  once, as from cameras that are triggered together, and not all was in time lately, it is held for
+  a tenth of its batch's time.
 * Dropping. What no target can finish in time any more is dropped at once.
 * Costs. A target that is paid for, by the request or the second, or on whose slow way inputs may be
   made smaller, gets only what the others would not finish in time, played ahead in (priority,
@@ -114,6 +115,7 @@ class Alone:
             if not request.accept_late:
                 refusal = self.admission.refusal(request)
                 if refusal is not None:
+                    self._gathering.missed()
                     if self._outlook.some_dear and self._is_possible(request):
                         self._fell_short()
                     yield refusal
@@ -139,6 +141,7 @@ class Alone:
         if not drops:
             return
         self.admission.broken()
+        self._gathering.missed()
         self._fell_short()
         offers = self.admission.counter_offers([drop.request for drop in drops])
         for drop, budgets in zip(drops, offers, strict=True):

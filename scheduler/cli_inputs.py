@@ -46,7 +46,7 @@ def check_places(*paths: Path | None) -> None:
     """
     named = [path.absolute() for path in paths if path is not None]
     if len(set(named)) < len(named):
-        raise InputProblem(f"{min(named, key=lambda path: -named.count(path))} is named twice")
+        raise InputProblem(f"{max(named, key=named.count)} is named twice")
     for path in paths:
         if path is not None and path.is_dir():
             raise InputProblem(f"{path} is a folder; name a file to write to")

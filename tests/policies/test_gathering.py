@@ -62,10 +62,12 @@ class Box:
         self.now_ms += 1_000
 
     def learn(self) -> None:
-        """Of bunches of two, a second apart."""
-        for _ in range(5):
-            self.come(0, 0.1)
+        """Of bunches of two, a second apart, after one that could not be served."""
+        self.come(0, budget_ms=1)
+        for _ in range(6):
             self.end()
+            self.come(0, 0.1)
+        self.end()
 
 
 def sizes(commands: list[Command]) -> list[int]:
@@ -86,6 +88,14 @@ def test_after_some_bunches_the_first_of_one_waits_for_the_others():
     box.learn()
     assert sizes(box.come(0, 0.1, 0.2, 0.3)) == []
     assert sizes(box.wake(SHARE * 50)) == [4]
+    box.watch.close()
+
+
+def test_nothing_waits_where_all_is_in_time_without():
+    box = Box()
+    for _ in range(20):
+        assert sizes(box.come(0, 0.1)) == [1]
+        box.end()
     box.watch.close()
 
 
@@ -131,6 +141,7 @@ def test_what_no_longer_comes_in_bunches_is_held_no_longer():
 
 def test_what_is_done_sooner_than_a_timer_could_wake_is_not_held():
     box = Box(ms=1)
+    box.learn()
     for _ in range(10):
         assert sizes(box.come(0, 0.1)) == [1]
         box.end()
