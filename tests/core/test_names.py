@@ -1,8 +1,8 @@
-"""Names: in what order they are shown."""
+"""Names: in what order they are shown, and which was meant."""
 
 from __future__ import annotations
 
-from scheduler.core.names import natural
+from scheduler.core.names import did_you_mean, hint, natural
 
 
 def test_numbers_in_names_are_in_order():
@@ -13,3 +13,16 @@ def test_numbers_in_names_are_in_order():
 
 def test_any_two_names_can_be_compared():
     assert sorted(["1", "a", "", "a1", "1a", "٣"], key=natural) == ["", "1", "1a", "٣", "a", "a1"]
+
+
+def test_the_nearest_name_is_asked_for():
+    known = ["goodput", "edf", "fcfs"]
+    assert did_you_mean("goodputt", known) == "did you mean 'goodput'?"
+    assert hint("efd", known) == " (did you mean 'edf'?)"
+
+
+def test_where_none_is_near_it_says_which_there_are():
+    assert did_you_mean("x", ["edf", "fcfs"]) == "there are edf, fcfs"
+    assert did_you_mean("x", []) == "there are none"
+    assert did_you_mean("x", ["edf"], "see the list") == "see the list"
+    assert hint("x", ["edf"]) == ""
