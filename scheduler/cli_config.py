@@ -64,7 +64,7 @@ def _summary(config: Config) -> dict[str, str]:
         **doors,
         "models": str(config.models) + ("" if config.models.is_dir() else " (no such folder yet)"),
         "devices": ", ".join(map(_described, _listed(config))) or "auto",
-        "policy": policy_text(config.policy.name, config.policy.options),
+        "policy": policy_text({**config.policy.options, "name": config.policy.name}),
         "state": str(config.state_dir),
         **{key: f"{path}{_unread(path)}" for key, path in _secrets(config).items()},
     }

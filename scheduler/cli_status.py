@@ -71,12 +71,11 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
 
 def headline(status: Answer) -> Text:
     """Which box it is and how it is, in a line."""
-    options = dict(status.get("policy", {}))
     facts = [
         f"laxity {status.get('version', '')}".strip(),
         f"pid {status.get('pid', '?')}",
         f"up {duration(status.get('uptime_s', 0))}",
-        f"policy {policy_text(options.pop('name', '?'), options)}",
+        f"policy {policy_text(status.get('policy', {}))}",
         f"{status.get('held', 0)} held",
     ]
     line = Text(str(status.get("site", "?")), style="bold")

@@ -27,15 +27,14 @@ STYLES = {
 }
 
 
-def policy_text(name: str, options: Answer) -> str:
-    """A policy with its options, and those of the policy that it wraps."""
-    told = []
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            inner = {other: each for other, each in value.items() if other != "name"}
-            value = policy_text(str(value.get("name", "?")), inner)
-        told.append(f"{key} {value}")
-    return name + (f" ({', '.join(told)})" if told else "")
+def policy_text(policy: Answer) -> str:
+    """A policy's name with its options, and those of the policy that it wraps."""
+    told = [
+        f"{key} {policy_text(value) if isinstance(value, Mapping) else value}"
+        for key, value in policy.items()
+        if key != "name"
+    ]
+    return str(policy.get("name", "?")) + (f" ({', '.join(told)})" if told else "")
 
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
