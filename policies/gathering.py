@@ -50,6 +50,9 @@ class Gathering:
         """Has seen nothing come."""
         self._outlook = outlook
         self._view: View | None = None
+        self._forget()
+
+    def _forget(self) -> None:
         self._odds = UNKNOWN
         self._first_ns = -1
         self._soon_ns: int | None = None
@@ -67,8 +70,8 @@ class Gathering:
         """
         view = self._outlook.view
         if view is not self._view:
-            self._view, self._odds, self._first_ns, self._soon_ns = view, UNKNOWN, -1, None
-            self._needed = 0
+            self._view = view
+            self._forget()
         if not arrivals:
             return
         if self._soon_ns is not None:
@@ -103,6 +106,5 @@ class Gathering:
 
 
 def _can_grow(candidate: Candidate) -> bool:
-    bid = candidate.bid
-    curve = bid.curves[bid.offers.index(candidate.offer)]
+    curve = candidate.bid.target.curve(candidate.offer)
     return len(candidate.batch) < curve.batch_sizes[-1]
