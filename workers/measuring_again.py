@@ -21,7 +21,7 @@ _GAP_S = 0.001
 _FASTER = 0.9
 """What is measured again replaces what was known if it takes at most this share of the time."""
 
-_IDLE_NS = 1_000_000_000
+_IDLE_S = 1.0
 """A device that has served nothing for so long idles, and may be measured at length."""
 
 _GLIMPSES = 3
@@ -53,21 +53,21 @@ class MeasuringAgain:
         self._lock = lock
         self._running = running
         self._effort = effort
-        self._served_ns = time.monotonic_ns() - _IDLE_NS
+        self._served_s = time.monotonic() - _IDLE_S
 
     def served(self) -> None:
         """The device has just served something."""
-        self._served_ns = time.monotonic_ns()
+        self._served_s = time.monotonic()
 
     @property
     def is_idle(self) -> bool:
         """Whether it has served nothing for a while."""
-        return time.monotonic_ns() - self._served_ns >= _IDLE_NS
+        return self.idle_s >= _IDLE_S
 
     @property
     def idle_s(self) -> float:
         """For how long it has served nothing."""
-        return (time.monotonic_ns() - self._served_ns) / 1e9
+        return time.monotonic() - self._served_s
 
     def at_length(self, key: Key, known: Ladder) -> Ladder:
         """The latencies of a variant now; none if it is no faster than was known.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from scheduler.config import Config, parse_address
 from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
@@ -20,8 +18,6 @@ from scheduler.tenants import read_token
 
 if TYPE_CHECKING:
     from scheduler.daemon.cache.front import ResultCache
-
-log = structlog.get_logger()
 
 
 def add_clouds(config: Config, driver: Driver) -> None:

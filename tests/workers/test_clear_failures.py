@@ -318,7 +318,7 @@ def test_nothing_is_measured_again_while_all_is_due_in_another_power_mode(start,
     assert [host.has_changed() for _ in range(2)] == [False, True]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring_again, "_IDLE_NS", 0)
+        patch.setattr(measuring_again, "_IDLE_S", 0)
         patch.setattr(measuring_again, "measure_ladder", lambda *_, **__: {1: (1,)})
         assert host.measure_again("good", "1") is None
 

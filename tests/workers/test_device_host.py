@@ -154,7 +154,7 @@ class TestMeasuredAgain:
         say_it_took(tmp_path / "state/profiles", known_ns)
         host = start()
         before = {offer.model: offer for offer in host.prepare()}["relu"]
-        monkeypatch.setattr(measuring_again, "_IDLE_NS", 3_600 * 10**9)
+        monkeypatch.setattr(measuring_again, "_IDLE_S", 3_600)
         host.run("other", "1", xs(1.0))
         run_batch, sizes = ItemRunner.run_batch, []
 
