@@ -18,7 +18,7 @@ demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet de
 	$(BIN)/laxity demo
 
 test: check $(VENV)/.kserve ## check, then every test, with coverage of the pure rooms
-	$(BIN)/python -m pytest --cov -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --cov -n 3 --dist loadfile
 
 test-clouds: clouds $(VENV)/.dev ## what holds for targets, against Triton and MLServer as well
 	$(BIN)/python -m pytest tests/e2e/clouds

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from collections.abc import Callable
-from operator import itemgetter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.fake_box import FakeBox
 from tests.hosts import Site, why_no_hosts
 from workers.opt_out import opt_out
 
@@ -32,27 +31,10 @@ folders and elsewhere, would take up to five times as long."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Nothing else is traced, and side by side work and waiting are mixed."""
+    """Nothing else is traced."""
     for item in items:
         if not item.nodeid.startswith(COVERED):
             item.add_marker("no_cover")
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items[:] = _mixed(items)
-
-
-def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files that start agents, which mostly wait for them, spread among the others.
-
-    The others go from many tests to few; the last of all is one of those, not a slow one.
-    """
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    slow = [tests for tests in files.values() if tests[0].get_closest_marker("e2e")]
-    rest = sorted([tests for tests in files.values() if tests not in slow], key=len)[::-1]
-    places = [((number + 0.5) / len(rest), tests) for number, tests in enumerate(rest)]
-    places += [(0.9 * number / len(slow), tests) for number, tests in enumerate(slow)]
-    return [test for _, tests in sorted(places, key=itemgetter(0)) for test in tests]
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +43,14 @@ def new_site() -> Callable[[int], Site]:
     if reason := why_no_hosts():
         pytest.skip(reason)
     return Site
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[FakeBox]:
+    """A fake one; where the box of a file or folder is another, that has a fixture of its own."""
+    box = FakeBox(tmp_path / "s").start()
+    yield box
+    box.close()
 
 
 @pytest.fixture

@@ -19,16 +19,9 @@ from scheduler import (
     Unavailable,
 )
 from scheduler.address import AddressError
-from tests.fake_box import FakeBox, ignore, image
+from tests.fake_box import ignore, image
 
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def box(tmp_path):
-    box = FakeBox(tmp_path / "s").start()
-    yield box
-    box.close()
 
 
 def test_infer_submit_and_questions(box):

@@ -16,7 +16,9 @@ from tests.fake_box import FakeBox, Peer
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_after_ctrl_c_it_shows_what_was_measured_until_then(tmp_path: Path, refused: bool) -> None:
+def test_after_ctrl_c_it_shows_what_was_measured_until_then(
+    box: FakeBox, tmp_path: Path, refused: bool
+) -> None:
     def answer_two(peer: Peer, header: wire.Header) -> None:
         count = len(box.messages("infer"))
         if count == 2 and refused:
@@ -25,20 +27,16 @@ def test_after_ctrl_c_it_shows_what_was_measured_until_then(tmp_path: Path, refu
             peer.answer(header)
 
     np.save(tmp_path / "scan.npy", np.zeros(3, np.float32))
-    box = FakeBox(tmp_path / "s").start()
     box.on_infer = answer_two
     words = ["infer", "digits", "-i", str(tmp_path / "scan.npy"), "--deadline-ms", "60000"]
     more = ["--repeat", "9", "--json", "--url", box.url]
     command = [sys.executable, "-m", "scheduler.cli", *words, *more]
-    try:
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
-            box.wait("infer", 3)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate()
-    finally:
-        box.close()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        box.wait("infer", 3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
     outcomes = [request["outcome"] for request in json.loads(out)["requests"]]
     assert outcomes == ["completed", "overloaded" if refused else "completed"]
     assert "interrupted after 2 of 9" in err

@@ -15,7 +15,6 @@ import pytest
 from replay.live_processes import LiveError
 from replay.results import RunResult, read_results
 from scheduler import Unavailable, cli
-from tests.fake_box import FakeBox
 
 FLEET = """
 models: [{name: digits, base_ms: 5, per_item_ms: 1, jitter: 0.1, batches: [1, 2, 4]}]
@@ -247,28 +246,24 @@ def test_what_was_played_before_a_box_was_gone_is_told(run, monkeypatch):
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_what_was_played_until_ctrl_c_is_told(files, jobs):
+def test_what_was_played_until_ctrl_c_is_told(files, box, jobs):
     mix = "[{model: digits, deadline_ms: 9000}]"
     work = f"{{requests: 3000, process: poisson, rate_per_s: 100, mix: {mix}}}"
     (files / "long.yaml").write_text(work)
-    box = FakeBox(files / "s").start()
     command = [sys.executable, "-m", "scheduler.cli", "replay", "long.yaml"]
     command += ["--fleet", "fleet.yaml", "--against", "live", "--url", box.url]
     command += ["--json", "rows.json", "--jobs", jobs]
-    try:
-        with subprocess.Popen(
-            command,
-            cwd=files,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            box.wait("infer", 100)
-            os.killpg(process.pid, signal.SIGINT)
-            out, err = process.communicate()
-    finally:
-        box.close()
+    with subprocess.Popen(
+        command,
+        cwd=files,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        box.wait("infer", 100)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate()
     (row,) = rows(files / "rows.json")
     ended: Any = row["requests"]
     assert 0 < ended < 3000

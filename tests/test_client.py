@@ -34,7 +34,7 @@ from scheduler import (
     wire,
 )
 from scheduler.errors import ERRORS
-from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image
+from tests.fake_box import IMAGE, Peer, ignore, image
 from tests.waiting import PATIENCE_S, eventually
 
 MINUTE_MS = 60_000
@@ -50,13 +50,6 @@ class WithGrad:
 
 def short(value: Any) -> str:
     return repr(value)[:8]
-
-
-@pytest.fixture
-def box(tmp_path):
-    box = FakeBox(tmp_path / "s").start()
-    yield box
-    box.close()
 
 
 @pytest.fixture

@@ -23,16 +23,9 @@ from scheduler import (
 from scheduler.address import parse_address
 from scheduler.connection import connect
 from scheduler.exchange import Exchange
-from tests.fake_box import FakeBox, Peer, ignore, image, welcome
+from tests.fake_box import Peer, ignore, image, welcome
 
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def box(tmp_path):
-    box = FakeBox(tmp_path / "s").start()
-    yield box
-    box.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,6 @@ from scheduler import AsyncClient, Client, Result, wire
 from tests.fake_box import FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[FakeBox]:
-    box = FakeBox(tmp_path / "s").start()
-    yield box
-    box.close()
 
 
 def test_a_result_waits_for_one_frame_at_most(box: FakeBox) -> None:

@@ -7,18 +7,11 @@ import pytest
 
 from scheduler import Client, wire
 from scheduler.large_calls import LARGE_BYTES
-from tests.fake_box import FakeBox, Peer, ignore, image
+from tests.fake_box import Peer, ignore, image
 from tests.waiting import PATIENCE_S
 
 MINUTE_MS = 60_000
 LARGE = {"image": np.arange(8 * LARGE_BYTES // 4, dtype=np.float32)}
-
-
-@pytest.fixture
-def box(tmp_path):
-    box = FakeBox(tmp_path / "s").start()
-    yield box
-    box.close()
 
 
 @pytest.fixture

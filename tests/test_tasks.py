@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,13 +37,6 @@ STATUS = {
     "submitted_unix_ms": 2000,
     "ended_unix_ms": None,
 }
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[FakeBox]:
-    box = FakeBox(tmp_path / "s.sock").start()
-    yield box
-    box.close()
 
 
 def reply(peer: Peer, header: wire.Header, value: Any) -> None:

@@ -8,7 +8,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -37,7 +36,6 @@ from scheduler import (
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from tests.core.world import MS, target
-from tests.fake_box import FakeBox
 
 M = RequestClass("m")
 X: dict[str, NDArray[Any]] = {"x": np.zeros(1, np.float32)}
@@ -337,13 +335,6 @@ class TestInputs:
 
 
 # -- against a real server of the protocol
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[FakeBox]:
-    box = FakeBox(tmp_path / "s").start()
-    yield box
-    box.close()
 
 
 WORK = """
