@@ -241,7 +241,7 @@ class Admission:
         while refused and refused[0] < now_ns:
             refused.popleft()
         bid = next(b for b in self._outlook.bids(kind) if b.target_id == place.target_id)
-        ladder = bid.target.curve(place.offer).ladder(bid.quantile)
+        ladder = bid.target.curve(place.offer, kind).ladder(bid.quantile)
         rung = bisect_right(ladder.sizes, len(place.requests))
         if rung == len(ladder.sizes) or ladder.rate[rung] < WORTHWHILE * ladder.rate[rung - 1]:
             return 0

@@ -105,7 +105,9 @@ class Hedged:
 
     def _takes_ns(self, view: View, place: Place | Hedge) -> int:
         target = view.targets[place.target_id]
-        return view.predict_ns(target, place.offer, len(place.requests), 0.5)
+        return view.predict_ns(
+            target, place.offer, len(place.requests), 0.5, place.requests[0].kind
+        )
 
     def _second_copies(self, view: View) -> Iterator[Decision]:
         self._budget.look(view.now_ns)
@@ -125,7 +127,7 @@ class Hedged:
                     )
                     took_ns = self._takes_ns(view, hedge)
                     if self._second_ns + took_ns <= self.extra * self._first_ns and (
-                        self._budget.pays(self._cost(view, copy.target, copy.offer))
+                        self._budget.pays(self._cost(view, copy.target, copy.offer, copy.request))
                     ):
                         self._second_ns += took_ns
                         self._copied.add(copy.request.id)
@@ -146,9 +148,9 @@ class Hedged:
             best: _Copy | None = None
             for target in others:
                 for offer in target.usable(request.kind):
-                    if not self._budget.covers(self._cost(view, target, offer)):
+                    if not self._budget.covers(self._cost(view, target, offer, request)):
                         continue
-                    takes_ns = view.predict_ns(target, offer, 1, self.quantile)
+                    takes_ns = view.predict_ns(target, offer, 1, self.quantile, request.kind)
                     way_ns = target.spec.transfer_ns[0]
                     way_ns += target.spec.quickest_ns(request.kind, request.size_bytes)
                     latest_ns = request.deadline_ns - takes_ns - way_ns
@@ -157,11 +159,12 @@ class Hedged:
             if best is not None:
                 yield best
 
-    def _cost(self, view: View, target: TargetState, offer: Offer) -> float:
+    def _cost(self, view: View, target: TargetState, offer: Offer, request: Request) -> float:
         """What a copy costs the budget, if there is one: it is for remote targets alone."""
         if not (self._budget.is_limited and target.spec.remote):
             return 0.0
-        return target.spec.cost(1, view.predict_ns(target, offer, 1, 0.5), offer.energy(1))
+        takes_ns = view.predict_ns(target, offer, 1, 0.5, request.kind)
+        return target.spec.cost(1, takes_ns, offer.energy(1))
 
 
 def _budget_of(policy: Policy | None) -> HourlyBudget:

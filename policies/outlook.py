@@ -106,7 +106,7 @@ class Outlook:
                     target,
                     target_id,
                     offers,
-                    tuple(map(target.curve, offers)),
+                    tuple([target.curve(offer, kind) for offer in offers]),
                     self.quantile,
                     self._item_ns(kind, target),
                 )

@@ -24,7 +24,7 @@ from scheduler.core.events import (
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Decision, Policy, View, watches_runs
-from scheduler.core.requests import Request, RequestClass
+from scheduler.core.requests import Request, RequestClass, Shapes
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetSpec
 
@@ -38,6 +38,7 @@ def linear_offer(
     item_ms: float = 1,
     spread: float = 0.1,
     sizes: tuple[int, ...] = (1, 2, 4, 8),
+    item_shapes: Shapes = (),
 ) -> Offer:
     """An offer whose latency is linear in the batch size; `spread` widens it both ways."""
     ladder = {
@@ -46,7 +47,7 @@ def linear_offer(
         )
         for size in sizes
     }
-    return Offer(model, variant, "runtime", ladder)
+    return Offer(model, variant, "runtime", ladder, item_shapes=item_shapes)
 
 
 TARGETS = (
@@ -61,7 +62,10 @@ KINDS = tuple(map(RequestClass, "aabc"))
 ODD_TARGETS = (
     TargetSpec(
         "cpu:0",
-        (linear_offer("a", sizes=(1,)), linear_offer("b", sizes=(1, 300), spread=0)),
+        (
+            linear_offer("a", sizes=(1,), item_shapes=((4,),)),
+            linear_offer("b", sizes=(1, 300), spread=0),
+        ),
         *(4, 0),
         width=4,
         cost_per_kwh=0.3,

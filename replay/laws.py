@@ -25,6 +25,7 @@ from scheduler.core.policy import (
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
+from scheduler.core.sizes import SizedCurve, SizedCurves
 from scheduler.core.targets import Run, TargetSpec, TargetState
 
 MakePolicy = Callable[[], Policy]
@@ -71,7 +72,9 @@ class Watched:
         if start_ns is None:
             raise LawBroken("5 (causality): a batch goes to a target that is up")
         size = len(place.requests)
-        done_ns = start_ns + view.predict_ns(target, place.offer, size, self.quantile)
+        done_ns = start_ns + view.predict_ns(
+            target, place.offer, size, self.quantile, place.requests[0].kind
+        )
         for request in place.requests:
             if request.deadline_ns < view.now_ns:
                 self.doomed.append(f"{request} is past its deadline at {view.now_ns}")
@@ -185,7 +188,7 @@ class Watch:
                 raise LawBroken("4 (work conservation)")
             for kind, queue in view.queues.items():
                 for offer in target.usable(kind):
-                    one_ns = view.predict_ns(target, offer, 1, self.policy.quantile)
+                    one_ns = view.predict_ns(target, offer, 1, self.policy.quantile, kind)
                     left = [r for r in queue if r.deadline_ns >= start_ns + one_ns]
                     demand(
                         not left, f"4 (work conservation): {target.spec.id} idles while {left} wait"
@@ -276,7 +279,7 @@ class Watch:
 
 KNOWLEDGE: set[type] = {
     *(View, ClassQueue, Request, RequestClass, TargetState, TargetSpec, Offer, Run, Form),
-    *(LatencyCurve, Ladder, _Promise, _Window),
+    *(LatencyCurve, Ladder, SizedCurve, SizedCurves, _Promise, _Window),
 }
 """What a policy may see, besides numbers, strings and containers."""
 

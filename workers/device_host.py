@@ -29,7 +29,7 @@ from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
 from workers.runtimes.base import DeviceSpec, RunError, Runtime, Session
-from workers.sampling import sample_items
+from workers.sampling import item_shapes, sample_items
 from workers.spare_memory import SpareMemory
 from workers.stuck import StuckWatch
 from workers.telemetry import probe_for
@@ -318,6 +318,7 @@ class DeviceHost:
                 rank=variant.rank,
                 accuracy=variant.accuracy,
                 energy_uj=choice.profile.energy_uj,
+                item_shapes=item_shapes(model),
             )
             self._residency.admit(key, resident)
             if model.residency == "lazy":

@@ -97,6 +97,7 @@ def offer_from(header: Header) -> Offer:
     fields = {key: value for key, value in header.items() if key != "t"}
     fields["latency_ns"] = {size: tuple(samples) for size, samples in fields["latency_ns"]}
     fields["energy_uj"] = dict(fields["energy_uj"])
+    fields["item_shapes"] = tuple(tuple(shape) for shape in fields["item_shapes"])
     return Offer(**fields)
 
 

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scheduler.core.requests import Shapes
 from scheduler.core.signature import STRING, TensorSpec
 from workers.model import Model
 
 Array = npt.NDArray[Any]
+
+_TEXT_CLASS = 16
+"""As `RequestClass` has it: the texts that are drawn have up to 8 bytes."""
 
 
 def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Array]]:
@@ -28,6 +32,19 @@ def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Arra
         {spec.name: _sample(rng, spec, _shape(model, spec)) for spec in model.signature.inputs}
         for _ in range(count)
     ]
+
+
+def item_shapes(model: Model) -> Shapes:
+    """The shapes of what `sample_items` draws, as `Offer.item_shapes` has them."""
+    shapes = tuple(_free_shape(model, spec) for spec in model.signature.inputs)
+    return shapes if any(shapes) else ()
+
+
+def _free_shape(model: Model, spec: TensorSpec) -> tuple[int, ...]:
+    if None not in spec.shape:
+        return ()
+    shape = _shape(model, spec)
+    return (*shape, _TEXT_CLASS) if spec.dtype == STRING else shape
 
 
 def _shape(model: Model, spec: TensorSpec) -> tuple[int, ...]:

@@ -191,8 +191,12 @@ class LatencyCurve:
         self._seed()
 
     def _seed(self) -> None:
-        self._windows = [_Window(self.offer.latency_ns[size]) for size in self.batch_sizes]
+        self._windows = [_Window(self._profile(size)) for size in self.batch_sizes]
         self._start_anew()
+
+    def _profile(self, size: int) -> tuple[int, ...]:
+        """What batches of a size are taken to need before any was seen."""
+        return self.offer.latency_ns[size]
 
     def _start_anew(self) -> None:
         """Derives all predictions from the windows alone, and watches for drift from now on."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
+
+from scheduler.core.requests import Shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class Offer:
         accuracy: The share of right answers on held-out data, where the owner states one.
         energy_uj: Batch size to the energy that a batch takes, in microjoules, 0 or more; empty
             where it is not measured.
+        item_shapes: The shapes of the items that were measured, as in `RequestClass.shapes`, with
+            () for an input that has no free dimension; empty where none has.
 
     Raises:
         ValueError: Batch size 1 was not measured, or a batch size has no or impossible samples,
@@ -35,6 +40,7 @@ class Offer:
     rank: int = 0
     accuracy: float | None = None
     energy_uj: Mapping[int, int] = field(default_factory=dict, hash=False)
+    item_shapes: Shapes = ()
 
     def __post_init__(self) -> None:
         """Refuses what could not be scheduled."""
@@ -67,3 +73,8 @@ class Offer:
         if at < len(metered):
             return float(self.energy_uj[metered[at]])
         return self.energy_uj[metered[-1]] * requests / metered[-1]
+
+    def elements(self, shapes: Shapes) -> int:
+        """How many elements an item of these shapes has in inputs with free dimensions."""
+        pairs = zip(shapes, self.item_shapes, strict=False)  # a model may have been exchanged
+        return sum([prod(shape) for shape, own in pairs if own])

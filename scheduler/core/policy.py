@@ -163,9 +163,24 @@ class View:
             return free_ns if not base_ns else max(free_ns, self.now_ns + base_ns)
         return target.back_ns(self.now_ns)
 
-    def predict_ns(self, target: TargetState, offer: Offer, batch: int, quantile: float) -> int:
-        """How long a batch takes there, at a quantile from 0 to 1."""
-        return target.curve(offer).predict(batch, quantile)
+    def predict_ns(
+        self,
+        target: TargetState,
+        offer: Offer,
+        batch: int,
+        quantile: float,
+        kind: RequestClass | None = None,
+    ) -> int:
+        """How long a batch takes there.
+
+        Args:
+            target: Where.
+            offer: What of it.
+            batch: How many requests.
+            quantile: Which share of such batches is done within that time, from 0 to 1.
+            kind: Their class; without it their inputs are taken to be as large as those measured.
+        """
+        return target.curve(offer, kind).predict(batch, quantile)
 
 
 USUAL_QUANTILE = 0.95

@@ -10,6 +10,9 @@ from scheduler.core.values import value
 DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 7
 
+Shapes = tuple[tuple[int, ...], ...]
+"""The shapes of the inputs of an item, in the signature's order."""
+
 
 class RequestClass(NamedTuple):
     """What requests must have in common to run in one batch.
@@ -28,7 +31,7 @@ class RequestClass(NamedTuple):
 
     model: str
     variant: str | None = None
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shapes: Shapes = ()
     alone: int | None = None
     local: bool = False
     exact: bool = False

@@ -373,7 +373,9 @@ class Scheduler:
         return target
 
     def _send(self, place: Place | Hedge, target: TargetState) -> Run:
-        expected_ns = target.curve(place.offer).predict(len(place.requests), 0.5)
+        requests = place.requests
+        curve = target.curve(place.offer, requests[0].kind)
+        expected_ns = curve.predict(len(requests), 0.5)
         ids = tuple([request.id for request in place.requests])
         size_bytes = latest_ns = 0
         for request in place.requests:

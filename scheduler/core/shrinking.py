@@ -31,7 +31,9 @@ def form_for(place: Place | Hedge, target: TargetState, view: View, policy: Poli
         return None
     size = sum([request.size_bytes for request in requests])
     quantile = quantile_of(policy)
-    done_ns = start_ns + view.predict_ns(target, place.offer, len(requests), quantile)
+    done_ns = start_ns + view.predict_ns(
+        target, place.offer, len(requests), quantile, requests[0].kind
+    )
     strict = [request.deadline_ns for request in requests if not request.accept_late]
     due_ns = min(strict or [request.deadline_ns for request in requests])
     ways = [(spec.carry_ns(size, form), form) for form in (None, *forms)]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from scheduler.core.forms import Form
 from scheduler.core.latency import Calibration, LatencyCurve
 from scheduler.core.offers import Offer
-from scheduler.core.requests import Request, RequestClass
+from scheduler.core.requests import Request, RequestClass, Shapes
+from scheduler.core.sizes import SizedCurves
 
-Tensors = tuple[str, tuple[tuple[int, ...], ...]]
+Tensors = tuple[str, Shapes]
 """A model and the shapes of a request's inputs, as in `RequestClass`; all such are of one size."""
 
 UJ_PER_KWH = 3.6e12
@@ -185,6 +186,7 @@ class TargetState:
     grandfathered: int = 0
     told_ns: int = 0
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
+    _sized: dict[tuple[str, str], SizedCurves] = field(default_factory=dict)
     _head_done_ns: int = 0
     _behind_ns: int = 0
     _transfer_ns: int = 0
@@ -206,7 +208,11 @@ class TargetState:
                 continue
             others = [o for o in known if o.variant != offer.variant]
             self.offers[offer.model] = sorted([*others, offer], key=lambda o: (o.rank, o.variant))
-            self._curves[offer.model, offer.variant] = LatencyCurve(offer)
+            key = offer.model, offer.variant
+            self._curves[key] = LatencyCurve(offer)
+            self._sized.pop(key, None)
+            if offer.item_shapes:
+                self._sized[key] = SizedCurves(self._curves[key])
 
     def usable(self, kind: RequestClass) -> list[Offer]:
         """The offers that serve a class, in the owner's order of preference."""
@@ -220,13 +226,21 @@ class TargetState:
             return offers
         return [offer for offer in offers if offer.variant == kind.variant]
 
-    def curve(self, offer: Offer) -> LatencyCurve:
-        """The latency of one of its offers over batch size."""
-        return self._curves[offer.model, offer.variant]
+    def curve(self, offer: Offer, kind: RequestClass | None = None) -> LatencyCurve:
+        """The latency of one of its offers over batch size.
+
+        Args:
+            offer: One that it has.
+            kind: Requests of the size that is asked about; without it, that which was measured.
+        """
+        key = offer.model, offer.variant
+        if kind is not None and key in self._sized:
+            return self._sized[key].curve(kind.shapes)
+        return self._curves[key]
 
     def observe(self, run: Run, now_ns: int) -> None:
         """Learns from a run that is done now, unless its offer has been replaced meanwhile."""
-        curve = self.curve(run.offer)
+        curve = self.curve(run.offer, run.requests[0].kind if run.requests else None)
         if curve.offer is run.offer or curve.offer == run.offer:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
             curve.observe(len(run.request_ids), max(1, now_ns - started_ns), now_ns)
@@ -235,7 +249,7 @@ class TargetState:
     def calibration(self) -> list[Calibration]:
         """How well its predictions were kept, over all that it can run, by ascending quantile."""
         tallies: dict[float, list[int]] = {}
-        for curve in self._curves.values():
+        for curve in self._all_curves():
             for promised, batches, kept in curve.calibration():
                 tally = tallies.setdefault(promised, [0, 0])
                 tally[0] += batches
@@ -248,15 +262,23 @@ class TargetState:
             return False
         ahead: list[int] = []
         count = 0
-        for curve in self._curves.values():
+        for curve in self._all_curves():
             stale_ns = curve.stale_ns()
             if stale_ns is not None and stale_ns <= now_ns:
                 curve.forget()
                 count += 1
-            elif stale_ns is not None:
+                stale_ns = curve.stale_ns()
+            if stale_ns is not None:
                 ahead.append(stale_ns)
         self._stale_ns = min(ahead, default=None)
         return count > 0
+
+    def _all_curves(self) -> Iterator[LatencyCurve]:
+        for key, curve in self._curves.items():
+            if key in self._sized:
+                yield from self._sized[key].all()
+            else:
+                yield curve
 
     # -- what it does
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetState
 from scheduler.daemon.submission import Submission
 
@@ -78,9 +79,9 @@ class Doubts:
                 key = target.spec.id, offer.model, offer.variant
                 if not self._is_due(key, now_ns) or not _may_be_why(target, offer, submission):
                     continue
-                is_busy = not _is_unused(target, offer, now_ns)
+                is_busy = not _is_unused(target, offer, submission.kind, now_ns)
                 if not is_busy or self._may_disturb(target, offer, submission, now_ns):
-                    likely_ns = target.curve(offer).predict(1, _LIKELY)
+                    likely_ns = target.curve(offer, submission.kind).predict(1, _LIKELY)
                     due.append((is_busy, likely_ns, target.spec.id, offer))
         if not due:
             return None
@@ -97,7 +98,7 @@ class Doubts:
         """Whether a device that works may be: the offer alone is too slow, and it seldom was."""
         if target.spec.remote or target.spec.width > 1 or not target.up:
             return False
-        curve = target.curve(offer)
+        curve = target.curve(offer, submission.kind)
         alone_ns = curve.predict(1, _SURELY)
         since_ns = self._disturbed_ns.get(target.spec.id, target.told_ns)
         if not 0 < submission.budget_ns < alone_ns or SHARE * (now_ns - since_ns) < RUNS * alone_ns:
@@ -117,13 +118,13 @@ class Doubts:
         self._asked[key] = _Asked(now_ns, wait_ns)
 
 
-def _is_unused(target: TargetState, offer: Offer, now_ns: int) -> bool:
+def _is_unused(target: TargetState, offer: Offer, kind: RequestClass, now_ns: int) -> bool:
     """Whether nothing is learned of an offer by itself, and to measure it disturbs nobody."""
     if not target.is_open(now_ns):
         return False
     if target.spec.width > 1 and not target.spec.peer:
         others = all(run.offer != offer for run in target.runs.values())
-        return others and target.curve(offer).stale_ns() is None
+        return others and target.curve(offer, kind).stale_ns() is None
     return not target.runs and now_ns - target.last_done_ns >= IDLE_NS
 
 
@@ -134,4 +135,4 @@ def _may_be_why(target: TargetState, offer: Offer, submission: Submission) -> bo
     if 2 * target.spec.transfer_ns[0] >= submission.budget_ns:
         return False  # probes tell of the round trip, for nothing
     way_ns = target.spec.transfer(len(submission.body))
-    return target.curve(offer).predict(1, _SURELY) + way_ns > submission.budget_ns
+    return target.curve(offer, submission.kind).predict(1, _SURELY) + way_ns > submission.budget_ns

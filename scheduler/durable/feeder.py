@@ -196,7 +196,7 @@ class Feeder:
             offers = target.usable(kind)
             if not offers or not self._may_run(kind.model):
                 continue
-            curve = target.curve(offers[0])
+            curve = target.curve(offers[0], kind)
             size = self._room.batch(curve, count, now_ns)
             tasks = [self.tasks[seq] for seq in self._lanes.first(kind, 2 * size)]
             tasks, following = tasks[:size], tasks[size:]

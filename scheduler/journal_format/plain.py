@@ -9,6 +9,7 @@ from typing import Any
 from scheduler.core.forms import Form
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
+from scheduler.core.requests import Shapes
 from scheduler.core.targets import TargetSpec, Tensors
 from scheduler.journal_format.words import (
     MAGIC,
@@ -115,7 +116,12 @@ def offer_from(named: Any) -> Offer:
         checked(size, int): checked(energy, int)
         for size, energy in named.get("energy_uj", {}).items()
     }
-    return Offer(**{**_frozen(named), "latency_ns": latency_ns, "energy_uj": energy_uj})
+    made = {
+        "latency_ns": latency_ns,
+        "energy_uj": energy_uj,
+        "item_shapes": _shapes(named.get("item_shapes", ())),
+    }
+    return Offer(**{**_frozen(named), **made})
 
 
 def target_from(named: Any) -> TargetSpec:
@@ -132,8 +138,11 @@ def target_from(named: Any) -> TargetSpec:
 
 
 def _tensors(model: Any, shapes: Any) -> Tensors:
-    sizes = tuple(tuple(checked(size, int) for size in shape) for shape in shapes)
-    return checked(model, str), sizes
+    return checked(model, str), _shapes(shapes)
+
+
+def _shapes(shapes: Any) -> Shapes:
+    return tuple(tuple(checked(size, int) for size in shape) for shape in shapes)
 
 
 def _frozen(named: Mapping[str, Any]) -> dict[str, Any]:

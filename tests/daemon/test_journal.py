@@ -102,6 +102,7 @@ OFFERS = built(
         st.integers(2, 64), st.lists(st.integers(1, 10**12), min_size=1).map(tuple), max_size=2
     ).map(lambda ladder: {1: (7,), **ladder}),
     energy_uj=st.dictionaries(st.integers(1, 64), st.integers(0, 10**9), max_size=2),
+    item_shapes=st.lists(st.lists(st.integers(1, 512), max_size=2).map(tuple)).map(tuple),
 )
 FORMS = built(Form, name=st.text(min_size=1), share=st.floats(0.01, 1), byte_ns=st.floats(0, 9))
 SPECS = built(

@@ -97,6 +97,19 @@ def test_what_the_packages_counter_rises_by_is_offered_as_energy(root, add, tmp_
     assert offer_from(offer_header(offer)) == offer
 
 
+def test_an_offer_says_at_which_shapes_items_were_measured(start, add):
+    one = "variants: {a: {file: model.onnx}}"
+    add("ids", onnx_models.sequence(), one)
+    add("long", onnx_models.sequence(), f"profile_shapes: {{ids: [7]}}\n{one}")
+    add("relu", onnx_models.relu())
+
+    offers = {offer.model: offer for offer in start().prepare()}
+
+    shapes = {model: offer.item_shapes for model, offer in offers.items()}
+    assert shapes == {"ids": ((1,),), "long": ((7,),), "relu": ()}
+    assert offer_from(offer_header(offers["long"])) == offers["long"]
+
+
 def say_it_took(profiles: Path, ns: int) -> None:
     """Has it that every batch that was measured took so long."""
     for path in profiles.glob("*.json"):

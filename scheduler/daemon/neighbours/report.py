@@ -104,7 +104,7 @@ def _backlog_ns(core: Scheduler, devices: list[TargetState]) -> int:
     backlog = 0.0
     for kind, queue in core.queues.items():
         rates = [
-            max(device.curve(offer).ladder(0.5).rate[-1] for offer in offers)
+            max(device.curve(offer, kind).ladder(0.5).rate[-1] for offer in offers)
             for device in devices
             if (offers := device.usable(kind))
         ]

@@ -1,0 +1,114 @@
+"""What is in time where items are of many sizes, as of a model for speech or text.
+
+    python -m benchmarks.item_sizes [--json FILE]
+
+One simulated device, `goodput`, items of 10 to 4,000 elements (evenly in the logarithm) whose
+deadlines are four times what they need. `one_curve` has one latency curve for all sizes, `sizes`
+one for each, measured with items of one element; `known` was told beforehand what each size takes.
+In `prepared` the first run of a shape takes six times as long, for 40 shapes. Figures are shares of
+the requests in percent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable
+from math import exp, log
+from pathlib import Path
+
+from benchmarks.figures import print_contenders, write_figures
+from policies import make_policy
+from replay.simulator import Arrival, Simulator
+from scheduler.core.commands import Dispatch
+from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
+from scheduler.core.sizes import least_elements, step_of
+from scheduler.core.targets import TargetSpec
+
+MS = 1_000_000
+SHORTEST, LONGEST = 10, 4_000
+REQUESTS = 4_000
+TIGHTNESS = 4
+NOISE = 0.05
+BATCHES = (1, 2, 4, 8)
+SHAPES, PREPARING = 40, 6.0
+
+Cost = Callable[[int], float]
+COSTS: dict[str, Cost] = {
+    "line": lambda n: 0.5 + 0.02 * n,
+    "square": lambda n: 0.5 + 0.005 * n + 1e-5 * n * n,
+    "same": lambda n: 5.0,
+}
+"""Milliseconds that an item of so many elements needs alone."""
+
+
+def batch_ns(one_ms: float, size: int, rng: random.Random) -> int:
+    """How long a batch takes of items that need so long alone."""
+    return int(one_ms * MS * (0.4 + 0.6 * size) * rng.lognormvariate(0, NOISE))
+
+
+def offer(model: str, length: int, cost: Cost, rng: random.Random, sized: bool) -> Offer:
+    """What was measured with items of a length."""
+    ladder = {n: tuple(batch_ns(cost(length), n, rng) for _ in range(30)) for n in BATCHES}
+    return Offer(model, "v", "simulated", ladder, item_shapes=((length,),) if sized else ())
+
+
+def workload(cost: Cost, load: float, known: bool, seed: int = 1) -> list[Arrival]:
+    """Poisson arrivals; each step of size is a model of its own where all is known of it."""
+    rng = random.Random(seed)
+    lengths = [int(exp(rng.uniform(log(SHORTEST), log(LONGEST)))) for _ in range(REQUESTS)]
+    mean_ns = MS * sum(map(cost, lengths)) / REQUESTS
+    arrivals, at_ns = [], 0.0
+    for length in lengths:
+        at_ns += rng.expovariate(load / mean_ns)
+        kind = RequestClass(f"m{step_of(length)}" if known else "m", shapes=((length,),))
+        arrivals.append(Arrival(int(at_ns), kind, int(TIGHTNESS * cost(length) * MS)))
+    return arrivals
+
+
+def in_time(cost: Cost, load: float, how: str, prepared: bool) -> float:
+    """The share that is in time, in percent."""
+    rng = random.Random(2)
+    steps = range(step_of(SHORTEST), step_of(LONGEST) + 1)
+    if how == "known":
+        offers = [offer(f"m{n}", least_elements(n), cost, rng, sized=False) for n in steps]
+    else:
+        offers = [offer("m", 1, cost, rng, sized=how == "sizes")]
+    met: set[int] = set()
+
+    def service_ns(run: Dispatch) -> int:
+        records = simulator.scheduler.ledger.records
+        waiting = [records[i].request.kind.shapes for i in run.request_ids if i in records]
+        length = waiting[0][0][0] if waiting else SHORTEST
+        slower = PREPARING if prepared and length not in met and len(met) < SHAPES else 1.0
+        met.add(length)
+        return int(batch_ns(cost(length), len(run.request_ids), rng) * slower)
+
+    targets = [TargetSpec("cpu:0", tuple(offers))]
+    simulator = Simulator(make_policy("goodput"), targets, service_ns)
+    endings = list(simulator.run(workload(cost, load, how == "known")))
+    return 100 * sum(ending.in_time for ending in endings) / len(endings)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    cases = {
+        f"{name}, {load}{', prepared' if prepared else ''}": (cost, load, prepared)
+        for name, cost in COSTS.items()
+        for load, prepared in ((0.2, False), (0.2, True), (0.7, False), (1.2, False))
+    }
+    figures = {
+        how: {case: in_time(*settings[:2], how, settings[2]) for case, settings in cases.items()}
+        for how in ("one_curve", "sizes", "known")
+    }
+    print_contenders(figures, cases)
+    write_figures(figures, args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
