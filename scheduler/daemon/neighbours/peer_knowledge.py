@@ -139,7 +139,9 @@ class PeerKnowledge:
             if key in self._recent or key in self._used or not moved:
                 return known
         latency_ns, energy_uj = {1: sojourn_ns}, {1: row.energy_uj} if row.energy_uj else {}
-        return Offer(*key, row.runtime, latency_ns, row.rank, row.accuracy, energy_uj)
+        return Offer(
+            *(*key, row.runtime, latency_ns, row.rank, row.accuracy, energy_uj, row.item_shapes)
+        )
 
     def describe(self) -> list[dict[str, Any]]:
         """The last report, for people and programs."""

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from scheduler.core.offers import Offer
+from scheduler.core.requests import Shapes
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetState
 from scheduler.errors import ProtocolError
@@ -48,6 +49,7 @@ class Row:
         service_ns: Evenly spaced quantiles of how long a single request runs, ascending.
         energy_uj: What a single request takes on the fastest device, in microjoules; 0 where that
             is not measured. In a batch it takes less.
+        item_shapes: As in `Offer`.
     """
 
     model: str
@@ -59,6 +61,7 @@ class Row:
     steps: tuple[tuple[int, int], ...]
     service_ns: tuple[int, ...]
     energy_uj: int = 0
+    item_shapes: Shapes = ()
 
 
 def rows_of(core: Scheduler, now_ns: int) -> list[Row]:
@@ -96,6 +99,7 @@ def _row_of(found: list[tuple[int, TargetState, Offer]], now_ns: int, backlog_ns
         tuple(steps),
         _service_ns(best.latency_ns[1], one_ns),
         round(best.energy(1)),
+        best.item_shapes,
     )
 
 
@@ -139,7 +143,8 @@ def report_header(
             waits_ns[row.model, row.variant],
             [[ns, share(count)] for ns, count in row.steps],
             list(row.service_ns),
-            *([row.energy_uj] if row.energy_uj else []),
+            *([row.energy_uj] if row.energy_uj or row.item_shapes else []),
+            *([row.item_shapes] if row.item_shapes else []),
         ]
         for row in rows
     ]
@@ -168,9 +173,11 @@ def _row(
     steps: Any,
     service: Any,
     energy_uj: Any = 0,
+    item_shapes: Any = (),
 ) -> Row:
     pairs = tuple((ns, count) for ns, count in steps)
-    numbers = [rank, wait, energy_uj, *chain.from_iterable(pairs)]
+    shapes = tuple(map(tuple, item_shapes))
+    numbers = [rank, wait, energy_uj, *chain.from_iterable((*pairs, *shapes))]
     texts = all(type(value) is str for value in (model, variant, runtime))
     if not texts or not all(type(value) is int and value >= 0 for value in numbers):
         raise ValueError(f"row of {model!r:.40}")
@@ -179,7 +186,7 @@ def _row(
     samples = tuple(service)
     if not 0 < len(samples) <= QUANTILES or not all(type(s) is int and s > 0 for s in samples):
         raise ValueError(f"service times of {model!r:.40}")
-    return Row(model, variant, runtime, rank, accuracy, wait, pairs, samples, energy_uj)
+    return Row(model, variant, runtime, rank, accuracy, wait, pairs, samples, energy_uj, shapes)
 
 
 def room_for(steps: Iterable[tuple[int, int]], budget_ns: int) -> int:
