@@ -126,7 +126,7 @@ def simulated_per_s(policy: str, requests: int) -> float:
         budget_ns = rng.choice((30, 50, 100)) * MS
         arrivals.append(Arrival(int(at_ns), rng.choice(KINDS), budget_ns))
 
-    def service_ns(run: Dispatch) -> int:
+    def service_ns(run: Dispatch, _kind: RequestClass) -> int:
         noise = rng.lognormvariate(0, 0.1)
         return int(batch_ns(run.target_id, run.model, len(run.request_ids)) * noise)
 

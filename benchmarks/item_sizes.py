@@ -78,10 +78,8 @@ def in_time(cost: Cost, load: float, how: str, prepared: bool) -> float:
         offers = [offer("m", 1, cost, rng, sized=how == "sizes")]
     met: set[int] = set()
 
-    def service_ns(run: Dispatch) -> int:
-        records = simulator.scheduler.ledger.records
-        waiting = [records[i].request.kind.shapes for i in run.request_ids if i in records]
-        length = waiting[0][0][0] if waiting else SHORTEST
+    def service_ns(run: Dispatch, kind: RequestClass) -> int:
+        length = kind.shapes[0][0]
         slower = PREPARING if prepared and length not in met and len(met) < SHAPES else 1.0
         met.add(length)
         return int(batch_ns(cost(length), len(run.request_ids), rng) * slower)

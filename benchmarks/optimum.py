@@ -77,10 +77,10 @@ def played(
     }
     runs: list[Dispatch] = []
 
-    def service_ns(run: Dispatch) -> int:
+    def service_ns(run: Dispatch, _kind: RequestClass) -> int:
         return latency_ns[run.target_id, run.model][len(run.request_ids)][0]
 
-    def on_run(run: Dispatch, _begun_ns: int, _done_ns: int) -> None:
+    def on_run(run: Dispatch, _kind: RequestClass, _begun_ns: int, _done_ns: int) -> None:
         runs.append(run)
 
     simulator = Simulator(PolicyChoice.parse(policy).make(), fleet, service_ns, on_run=on_run)

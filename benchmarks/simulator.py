@@ -28,6 +28,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Decision, Place, Policy, View
 from scheduler.core.queues import ClassQueue
+from scheduler.core.requests import RequestClass
 
 LOAD = 1.5
 BUDGETS_MS = (150, 225, 300)
@@ -102,7 +103,7 @@ def simulator(policy: Policy, seed: int = 5) -> Simulator:
     """A simulator of the three targets."""
     rng = random.Random(seed)
 
-    def service_ns(run: Dispatch) -> int:
+    def service_ns(run: Dispatch, _kind: RequestClass) -> int:
         noise = 0.9 + 0.2 * rng.random()
         return int(batch_ns(run.target_id, run.model, len(run.request_ids)) * noise)
 

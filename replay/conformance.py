@@ -9,7 +9,7 @@ from typing import Any
 
 from policies import DEFAULT, POLICIES
 from replay.laws import LawBroken, MakePolicy, Watch, demand
-from replay.simulator import Arrival, Simulator
+from replay.simulator import Arrival, ServiceTime, Simulator
 from scheduler.core.commands import Dispatch
 from scheduler.core.errors import FOREIGN_FAULTS
 from scheduler.core.events import (
@@ -122,11 +122,11 @@ def odd_workload(seed: int, count: int = 120) -> Iterator[Arrival]:
         )
 
 
-def true_times(seed: int) -> Callable[[Dispatch], int]:
+def true_times(seed: int) -> ServiceTime:
     """Service that is near what was measured, and sometimes far from it."""
     chance = random.Random(seed)
 
-    def service_ns(dispatch: Dispatch) -> int:
+    def service_ns(dispatch: Dispatch, _kind: RequestClass) -> int:
         slow = 4 if chance.random() < 0.05 else chance.lognormvariate(0, 0.1)
         return int((2 + len(dispatch.request_ids)) * MS * slow)
 

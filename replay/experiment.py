@@ -22,6 +22,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.errors import PolicyFailed
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Policy
+from scheduler.core.requests import RequestClass
 from scheduler.policy_loading import load_policy
 from scheduler.yaml_loader import MALFORMED, load
 
@@ -119,8 +120,8 @@ class Experiment:
         timeline = Timeline()
         last_ns = 0
 
-        def on_run(run: Dispatch, begun_ns: int, done_ns: int) -> None:
-            calibration.add(run, begun_ns, done_ns)
+        def on_run(run: Dispatch, kind: RequestClass, begun_ns: int, done_ns: int) -> None:
+            calibration.add(run, kind, begun_ns, done_ns)
             bill.add(run, begun_ns, done_ns)
 
         try:

@@ -34,6 +34,7 @@ from scheduler.core.events import Event, TargetDown, TargetUp
 from scheduler.core.names import did_you_mean
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
+from scheduler.core.sizes import factor_at, step_of
 from scheduler.core.targets import TargetSpec
 
 SAMPLES = 32
@@ -85,6 +86,8 @@ class Truth:
         tempo: How fast the device was in the course of time, where that is known: no chance then.
         request_ns: How much longer a batch that runs takes for each request that comes to the box
             meanwhile, where the device shares its processor with the scheduler.
+        sizes: By model and variant, for inputs of any size: how many times as long as measured
+            items on a step of size take, as `scheduler.core.sizes.factor_at` wants it.
     """
 
     sigma: float = 0.0
@@ -94,6 +97,9 @@ class Truth:
     times: Mapping[tuple[str, str, int], Sequence[int]] = field(default_factory=dict, hash=False)
     tempo: Tempo | None = None
     request_ns: int = 0
+    sizes: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(
+        default_factory=dict, hash=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +260,17 @@ class Fleet:
     def true_times(self, seed: int | str) -> ServiceTimes:
         """The true service times of each batch, equally likely, before drift and slow spells.
 
-        Who knows everything knows the fastest moment of a device with a tempo.
+        Who knows everything knows the fastest moment of a device with a tempo. Of inputs of any
+        size all are taken to be of the fastest that is known.
         """
         table = self._table(seed) | {
             rung: (max(1, int(usual_ns * least)),) for rung, usual_ns, least in self._steady()
         }
+        for target_id, offer, known in self._sized():
+            least = min(factor for _, factor in known)
+            for size in offer.latency_ns:
+                rung = target_id, offer.model, offer.variant, size
+                table[rung] = tuple(max(1, int(least * ns)) for ns in table[rung])
 
         def times(target_id: str, offer: Offer, size: int) -> Sequence[int]:
             return table[target_id, offer.model, offer.variant, size]
@@ -275,11 +287,26 @@ class Fleet:
             for device in self.devices
         }
 
-        def service_ns(run: Dispatch) -> int:
+        sized = {(id_, o.model, o.variant): (o, known) for id_, o, known in self._sized()}
+
+        def service_ns(run: Dispatch, kind: RequestClass) -> int:
             samples = table[run.target_id, run.model, run.variant, len(run.request_ids)]
-            return samples[int(chances[run.target_id]() * len(samples))]
+            drawn_ns = samples[int(chances[run.target_id]() * len(samples))]
+            if sized and (found := sized.get((run.target_id, run.model, run.variant))):
+                offer, known = found
+                factor = factor_at(step_of(offer.elements(kind.shapes)), known)
+                drawn_ns = max(1, round(factor * drawn_ns))
+            return drawn_ns
 
         return service_ns
+
+    def _sized(self) -> Iterator[tuple[str, Offer, Sequence[tuple[int, float]]]]:
+        """What takes inputs of any size, and how that changes what it takes, by target."""
+        for device in self.devices:
+            for offer in device.spec.offers:
+                known = device.truth.sizes.get((offer.model, offer.variant))
+                if known:
+                    yield device.spec.id, offer, known
 
     def _steady(self) -> Iterator[tuple[_Rung, float, float]]:
         """Of devices with a tempo, how long batches usually take, and the least factor on that."""

@@ -22,6 +22,8 @@ from replay.journal import read_on_one_clock, targets
 from replay.journal_files import Note, warn
 from scheduler.core.commands import Command, Dispatch
 from scheduler.core.events import BatchDone, BatchFailed, Event, Submitted, TargetDown, TargetUp
+from scheduler.core.requests import Request, Shapes
+from scheduler.core.sizes import step_of
 from scheduler.core.targets import TargetSpec
 from scheduler.journal_format import Gap
 
@@ -37,6 +39,9 @@ _AROUND = 8
 _ROUNDS = 5
 """So often, each time by what was found before."""
 
+Sizes = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
+"""As in `Truth`."""
+
 Rung = tuple[str, str, int]
 """A model, its variant, and a batch size."""
 
@@ -47,14 +52,19 @@ class Seen:
 
     Attributes:
         rung: What ran.
-        begun_ns: When: its message was there, and what was sent before it was done.
+        begun_ns: When: its message was there, and what was sent before it was done. Until it has
+            begun, when its message is there.
+        shapes: Those of its items.
         took_ns: From then until the scheduler heard of its end. The usual time of the way there
             is not part of it.
+        factor: How many times as long as those measured its items take, where any size is taken.
     """
 
     rung: Rung
     begun_ns: int
+    shapes: Shapes = ()
     took_ns: int = 0
+    factor: float = 1.0
 
 
 @dataclass(slots=True)
@@ -62,12 +72,12 @@ class _Watch:
     """What is known of one target while its journal is read."""
 
     spec: TargetSpec
-    waiting: dict[int, tuple[Rung, int]] = field(default_factory=dict)
+    waiting: dict[int, Seen] = field(default_factory=dict)
     running: dict[int, Seen] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
 
-    def take(self, run_id: int, rung: Rung, lands_ns: int) -> None:
-        self.waiting[run_id] = rung, lands_ns
+    def take(self, run_id: int, run: Seen) -> None:
+        self.waiting[run_id] = run
         self._begin(0)
 
     def end(self, run_id: int, now_ns: int, done: bool) -> None:
@@ -81,8 +91,8 @@ class _Watch:
     def _begin(self, now_ns: int) -> None:
         while self.waiting and len(self.running) < self.spec.width:
             run_id = next(iter(self.waiting))
-            rung, lands_ns = self.waiting.pop(run_id)
-            self.running[run_id] = Seen(rung, max(lands_ns, now_ns))
+            run = self.running[run_id] = self.waiting.pop(run_id)
+            run.begun_ns = max(run.begun_ns, now_ns)
 
     def lose_all(self) -> None:
         self.waiting.clear()
@@ -100,6 +110,7 @@ class Observation:
         seen: By target the batches that were done there, in order.
         came_ns: When requests came, in order.
         until_ns: When the last thing happened.
+        sizes: By target, as in `Truth`.
     """
 
     def __init__(
@@ -107,7 +118,7 @@ class Observation:
     ) -> None:
         """Reads it all."""
         self._watches = {spec.id: _Watch(spec) for spec in specs}
-        self._sizes: dict[int, int] = {}
+        self._requests: dict[int, Request] = {}
         self._places: dict[int, _Watch] = {}
         self.came_ns: list[int] = []
         self.until_ns = 0
@@ -115,18 +126,25 @@ class Observation:
             self._read(at_ns, step)
             self.until_ns = at_ns
         self.seen = {target_id: watch.seen for target_id, watch in self._watches.items()}
+        self.sizes = {
+            target_id: _factors(watch.spec, watch.seen)
+            for target_id, watch in self._watches.items()
+        }
 
     def _read(self, at_ns: int, step: Event | Command | Gap) -> None:
         match step:
             case Submitted(requests):
-                self._sizes.update((request.id, request.size_bytes) for request in requests)
+                self._requests.update((request.id, request) for request in requests)
                 self.came_ns += [at_ns] * len(requests)
             case Dispatch() if step.target_id in self._watches:
                 watch = self._places[step.run_id] = self._watches[step.target_id]
-                size_bytes = sum(self._sizes.get(i, 0) for i in step.request_ids)
+                known = [self._requests[i] for i in step.request_ids if i in self._requests]
+                size_bytes = sum(request.size_bytes for request in known)
                 rung = (step.model, step.variant, len(step.request_ids))
                 form = watch.spec.form_named(step.model, step.form)
-                watch.take(step.run_id, rung, at_ns + watch.spec.transfer(size_bytes, form))
+                lands_ns = at_ns + watch.spec.transfer(size_bytes, form)
+                shapes = known[0].kind.shapes if known else ()
+                watch.take(step.run_id, Seen(rung, lands_ns, shapes))
             case BatchDone(run_id) if run_id in self._places:
                 self._places.pop(run_id).end(run_id, at_ns, not step.errors)
             case BatchFailed(run_id) if run_id in self._places:
@@ -146,6 +164,8 @@ class Observation:
     def net_ns(self, target_id: str, request_ns: int = 0) -> dict[Rung, list[int]]:
         """What batches took, by what ran, without what requests that came meanwhile took.
 
+        Where a model takes items of any size, what they would have taken of the measured one.
+
         Args:
             target_id: Where.
             request_ns: As in `Truth`.
@@ -158,7 +178,8 @@ class Observation:
     def _net(self, target_id: str, request_ns: int) -> Iterator[Seen]:
         for each in self.seen[target_id]:
             came = self.came(each.begun_ns, each.begun_ns + each.took_ns)
-            yield replace(each, took_ns=max(1, each.took_ns - came * request_ns))
+            alone_ns = each.took_ns - came * request_ns
+            yield replace(each, took_ns=max(1, round(alone_ns / each.factor)))
 
     def truth(
         self,
@@ -174,7 +195,8 @@ class Observation:
         """
         times = _completed(spec, self.net_ns(spec.id, request_ns), enough)
         tempo = self._tempo(spec, request_ns, enough, begin_ns)
-        return Truth(times=times, tempo=tempo, request_ns=request_ns)
+        sizes = self.sizes[spec.id]
+        return Truth(times=times, tempo=tempo, request_ns=request_ns, sizes=sizes)
 
     def _tempo(
         self, spec: TargetSpec, request_ns: int, enough: int, begin_ns: int | None
@@ -213,6 +235,27 @@ class Observation:
         usual_ns = {rung: median(samples) for rung, samples in truth.times.items()}
         found = self._net(target_id, truth.request_ns)
         return median([each.took_ns / usual_ns[each.rung] for each in found] or [1.0])
+
+
+def _factors(spec: TargetSpec, seen: Sequence[Seen]) -> Sizes:
+    """How much longer than the measured items those of other sizes took; says so of each batch."""
+    sizes: dict[tuple[str, str], Sequence[tuple[int, float]]] = {}
+    for offer in spec.offers:
+        if not offer.item_shapes:
+            continue
+        rungs = {(offer.model, offer.variant, size) for size in offer.latency_ns}
+        own = [each for each in seen if each.rung in rungs]
+        ratios: dict[int, list[float]] = defaultdict(list)
+        for each in own:
+            profiled_ns = median(offer.latency_ns[each.rung[2]])
+            ratios[step_of(offer.elements(each.shapes))].append(each.took_ns / profiled_ns)
+        at = step_of(offer.elements(offer.item_shapes))
+        level = median(ratios.pop(at, [1.0]))
+        known = {at: 1.0, **{step: median(found) / level for step, found in ratios.items()}}
+        sizes[offer.model, offer.variant] = sorted(known.items())
+        for each in own:
+            each.factor = known[step_of(offer.elements(each.shapes))]
+    return sizes
 
 
 def _completed(

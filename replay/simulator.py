@@ -29,8 +29,8 @@ from scheduler.core.values import value
 
 _NEVER_NS = 1 << 62
 
-ServiceTime = Callable[[Dispatch], int]
-"""How long a batch really takes, in nanoseconds."""
+ServiceTime = Callable[[Dispatch, RequestClass], int]
+"""How long a batch really takes that holds requests of a class, in nanoseconds."""
 
 
 @value(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class World(Protocol):
         """How much longer what runs at a target on this box takes for a request that comes."""
 
 
-OnRun = Callable[[Dispatch, int, int], None]
-"""Hears of a batch that a target begins, when it begins, and when it will be done."""
+OnRun = Callable[[Dispatch, RequestClass, int, int], None]
+"""Hears of a batch that a target begins, its class, when it begins, and when it will be done."""
 
 OnLook = Callable[[Scheduler, int], int]
 """Looks at the scheduler before the first event after a moment; says the next such moment."""
@@ -326,11 +326,13 @@ class Simulator:
         """Lets a target start its next batches, as far as it has room."""
         while worker.ahead and len(worker.busy) < worker.width:
             run = worker.ahead.popleft()
-            if now_ns > run.latest_start_ns or self.scheduler.runs[run.run_id].cancelled:
+            known = self.scheduler.runs[run.run_id]
+            if now_ns > run.latest_start_ns or known.cancelled:
                 self._skip(worker, run, now_ns)
                 continue
+            kind = known.requests[0].kind
             worker.busy.add(run.run_id)
-            done_ns = heard_ns = now_ns + self._service_ns(run)
+            done_ns = heard_ns = now_ns + self._service_ns(run, kind)
             if self._world is not None:
                 done_ns = self._world.ends_ns(worker.target_id, now_ns, done_ns - now_ns)
                 heard_ns = done_ns
@@ -339,7 +341,7 @@ class Simulator:
                     heard_ns = self._world.heard_ns(worker.target_id, done_ns)
             self._push(heard_ns, BatchDone(run.run_id))
             if self._on_run is not None:
-                self._on_run(run, now_ns, done_ns)
+                self._on_run(run, kind, now_ns, done_ns)
 
     def _skip(self, worker: _Worker, run: Dispatch, now_ns: int) -> None:
         heard_ns = now_ns

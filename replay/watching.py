@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from replay.results import Row, Sample
 from replay.simulator import Ending
 from scheduler.core.commands import Dispatch
-from scheduler.core.latency import LatencyCurve
+from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.targets import TargetSpec, TargetState
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 """The promises whose keeping is measured."""
@@ -99,17 +100,19 @@ class Calibration:
 
     def __init__(self, targets: Iterable[TargetSpec]) -> None:
         """Begins with the profiles."""
-        self._curves = {
-            (target.id, offer.model, offer.variant): LatencyCurve(offer)
-            for target in targets
-            for offer in target.offers
-        }
+        self._targets: dict[str, TargetState] = {}
+        self._offers: dict[tuple[str, str, str], Offer] = {}
+        for target in targets:
+            state = self._targets[target.id] = TargetState(target)
+            state.add_offers(target.offers)
+            self._offers.update(((target.id, o.model, o.variant), o) for o in target.offers)
         self._kept = dict.fromkeys(QUANTILES, 0)
         self._count = 0
 
-    def add(self, run: Dispatch, begun_ns: int, done_ns: int) -> None:
-        """Takes note of a batch."""
-        curve = self._curves[run.target_id, run.model, run.variant]
+    def add(self, run: Dispatch, kind: RequestClass, begun_ns: int, done_ns: int) -> None:
+        """Takes note of a batch of a class."""
+        offer = self._offers[run.target_id, run.model, run.variant]
+        curve = self._targets[run.target_id].curve(offer, kind)
         size, took_ns = len(run.request_ids), done_ns - begun_ns
         self._count += 1
         for quantile in QUANTILES:

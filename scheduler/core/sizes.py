@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import exp, log
 
 from scheduler.core import drift
@@ -48,6 +48,31 @@ def least_elements(step: int) -> int:
     """The fewest elements on a step, or 1."""
     shift = max(0, step // STEPS - 1)
     return max(1, (step - STEPS * shift) << shift)
+
+
+def factor_at(step: int, known: Sequence[tuple[int, float]]) -> float:
+    """How many times as long as measured items on a step may take.
+
+    Between two steps that are known it lies on a line or a power of size, whichever is lower.
+    Larger items than all are taken to cost as much as the largest, smaller ones as little as their
+    size: what is thought too slow would be refused, and nothing learned.
+
+    Args:
+        step: The step.
+        known: Steps, in order, and their factors; at least one.
+    """
+    place = bisect_left(known, (step, 0.0))
+    if place == len(known):
+        return known[-1][1]
+    size, above, most = least_elements(step), least_elements(known[place][0]), known[place][1]
+    if not place:
+        return most * size / above
+    below, least = least_elements(known[place - 1][0]), known[place - 1][1]
+    if most <= least or size == above:
+        return most
+    line = least + (most - least) * (size - below) / (above - below)
+    exponent: float = log(most / least) / log(above / below)
+    return min(line, least * exp(exponent * log(size / below)))
 
 
 class SizedCurve(LatencyCurve):
@@ -166,25 +191,7 @@ class SizedCurves:
                 curve.suppose(self.guess(curve))
 
     def guess(self, curve: SizedCurve) -> float:
-        """How many times as long as measured items of a size may take, by those of other sizes.
-
-        Between two sizes that are known it lies on a line or a power of size, whichever is lower.
-        Larger ones than all are taken to cost as much as the largest, smaller ones as little as
-        their size: what is thought too slow would be refused, and nothing learned.
-        """
+        """How many times as long as measured items of a size may take, by those of other sizes."""
         others = [each for each in self._others.values() if each is not curve]
         known = [(each.step, each.factor) for each in others if each.factor is not None]
-        known = sorted([*known, (self._at, 1.0)])
-        place = bisect_left(known, (curve.step, 0.0))
-        size = least_elements(curve.step)
-        if place == len(known):
-            return known[-1][1]
-        above, most = least_elements(known[place][0]), known[place][1]
-        if not place:
-            return most * size / above
-        below, least = least_elements(known[place - 1][0]), known[place - 1][1]
-        if most <= least:
-            return most
-        line = least + (most - least) * (size - below) / (above - below)
-        exponent: float = log(most / least) / log(above / below)
-        return min(line, least * exp(exponent * log(size / below)))
+        return factor_at(curve.step, sorted([*known, (self._at, 1.0)]))

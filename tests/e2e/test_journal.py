@@ -162,6 +162,6 @@ def test_a_live_replay_is_journalled_as_it_was_planned(agent: RunningAgent) -> N
     assert kinds == Counter(arrival.kind.model for arrival in plan)
 
     again = list(arrivals(folder(agent)))
-    simulator = Simulator(make_policy("goodput"), targets(folder(agent)), lambda run: MS)
+    simulator = Simulator(make_policy("goodput"), targets(folder(agent)), lambda _run, _kind: MS)
     assert len(list(simulator.run(again))) == 300
     assert not any(isinstance(e, BatchFailed) for _, e in read_journal(folder(agent)))

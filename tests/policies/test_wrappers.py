@@ -183,7 +183,7 @@ def test_an_hour_of_spending_is_remembered_by_the_second():
 
 def test_spilling_saves_what_the_box_alone_would_lose():
     def in_time(policy: Any, *specs: TargetSpec) -> int:
-        def service_ns(run: Dispatch) -> int:
+        def service_ns(run: Dispatch, _kind: RequestClass) -> int:
             size = len(run.request_ids)
             return (3 + 2 * size) * MS if run.target_id == "cpu:0" else 10 * MS + size * MS // 2
 
@@ -201,7 +201,7 @@ def test_spilling_saves_what_the_box_alone_would_lose():
 @pytest.mark.parametrize("per_ms", [0.25, 0.5, 1.0])
 def test_who_takes_late_results_too_is_sent_away_and_in_time_as_often(policy, per_ms):
     def in_time(accept_late: bool) -> int:
-        def service_ns(run: Dispatch) -> int:
+        def service_ns(run: Dispatch, _kind: RequestClass) -> int:
             size = len(run.request_ids)
             return (3 + 2 * size) * MS if run.target_id == "cpu:0" else 10 * MS + size * MS // 2
 
@@ -401,7 +401,7 @@ def test_hedging_saves_what_hangs():
     def in_time(policy: Any) -> int:
         chance = random.Random(8)
 
-        def service_ns(run: Dispatch) -> int:
+        def service_ns(run: Dispatch, _kind: RequestClass) -> int:
             hangs = chance.random() < 0.05
             return 60 * MS if hangs else (2 + len(run.request_ids)) * MS
 

@@ -78,7 +78,7 @@ def in_time(name: str, arrivals: Sequence[Arrival], fleet: Sequence[TargetSpec],
     simulator = Simulator(
         make_policy(name),
         fleet,
-        lambda run: chance.choice(samples[run.target_id, run.model, len(run.request_ids)]),
+        lambda run, _kind: chance.choice(samples[run.target_id, run.model, len(run.request_ids)]),
     )
     return [ending for ending in simulator.run(arrivals) if ending.in_time]
 

@@ -243,7 +243,7 @@ def test_the_arrivals_play_again(journal):
         (at_ns, r.kind, r.priority, r.weight, r.accept_late, r.size_bytes) for at_ns, r in submitted
     ]
     assert {arrival.budget_ns // MS for arrival in again} == {0, 2, 10, 50}
-    simulator = Simulator(make_policy("edf"), targets(journal), lambda run: 2 * MS)
+    simulator = Simulator(make_policy("edf"), targets(journal), lambda run, _kind: 2 * MS)
     assert len(list(simulator.run(again))) == len(again)
 
 
@@ -268,7 +268,7 @@ def test_two_runs_are_verified_each_and_follow_each_other(tmp_path):
 
 def test_a_simulation_of_ten_thousand_requests_verifies(tmp_path):
     chance = random.Random(1)
-    simulator = Simulator(make_policy("goodput"), (), lambda run: 2 * MS)
+    simulator = Simulator(make_policy("goodput"), (), lambda run, _kind: 2 * MS)
     core = simulator.scheduler
     writer = Journal(tmp_path, ("goodput", {}), core.limits, clock_ns=lambda: 0)
     handle = core.handle

@@ -273,7 +273,7 @@ class TestTally:
 
 
 def test_a_simulation_ends_in_the_same_words():
-    simulator = Simulator(make_policy("edf"), [target()], lambda run: 5 * MS)
+    simulator = Simulator(make_policy("edf"), [target()], lambda run, _kind: 5 * MS)
     plan = [Arrival(number * MS, M, 12 * MS) for number in range(20)]
     endings = {e.number: e for e in map(simulated, simulator.run(plan))}
     assert sorted(endings) == list(range(20))

@@ -19,7 +19,8 @@ from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Command, Dispatch
 from scheduler.core.events import BatchDone, Event, Submitted, TargetDown, TargetUp
 from scheduler.core.limits import Limits
-from scheduler.core.requests import Request
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.sizes import step_of
 from scheduler.core.targets import TargetSpec, reached_over
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.journal_format import Gap
@@ -79,6 +80,24 @@ def test_what_batches_took_is_found_again(spec):
         rung: set(times) for rung, times in TRUE.items()
     }
     assert len(found["m", "v", 1]) + 2 * len(found["m", "v", 2]) == 200
+
+
+def test_what_items_of_each_size_took_is_told_apart():
+    sized = replace(NEAR, offers=(replace(offer(sizes=(1, 2)), item_shapes=((10,),)),))
+    short, long = (RequestClass("m", shapes=((length,),)) for length in (10, 1_000))
+    true = {("m", "v"): [(step_of(10), 1.0), (step_of(1_000), 40.0)]}
+    fleet = fleet_of(sized, sizes=true)
+    arrivals = [Arrival(i * S, kind, S) for i, kind in enumerate([short, long] * 60)]
+    steps = [(at_ns, x) for at_ns, e, said in entries_of(fleet, arrivals) for x in (e, *said)]
+    truth = Observation(steps, [sized]).truth(sized)
+
+    measured, (step, factor) = truth.sizes["m", "v"]
+    assert (measured, step) == ((step_of(10), 1.0), step_of(1_000))
+    assert factor == pytest.approx(40, rel=0.01)
+    assert set(truth.times["m", "v", 1]) == set(TRUE["m", "v", 1])
+    takes_ns = Fleet("again", (Device(sized, None, truth),)).service_time(1)
+    run = Dispatch(1, "cpu:0", "m", "v", (1,), 0, "")
+    assert takes_ns(run, long) == pytest.approx(40 * takes_ns(run, short), rel=0.01)
 
 
 def test_what_requests_took_from_batches_is_told_apart():

@@ -44,7 +44,9 @@ def waits_ms(servers: int, load: float, draw: Draw, seed: int) -> list[float]:
     for _ in range(REQUESTS):
         at_ms += chance.expovariate(load * servers / MEAN_MS)
         arrivals.append(Arrival(round(at_ms * MS), KIND, FOREVER_NS))
-    simulator = Simulator(make_policy("fcfs"), specs, lambda _: max(1, round(draw(service) * MS)))
+    simulator = Simulator(
+        make_policy("fcfs"), specs, lambda _run, _kind: max(1, round(draw(service) * MS))
+    )
     endings = sorted(simulator.run(arrivals), key=lambda ending: ending.finish.request_id)
     return [ending.finish.queue_ns / MS for ending in endings[WARM_UP:]]
 

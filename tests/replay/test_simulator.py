@@ -44,7 +44,7 @@ def one_target(curve: Curve, noise: float = 0.05) -> TargetSpec:
 def service(curve: Curve, noise: float = 0.05, seed: int = 2) -> ServiceTime:
     chance = random.Random(seed)
 
-    def service_ns(dispatch: Dispatch) -> int:
+    def service_ns(dispatch: Dispatch, _kind: RequestClass) -> int:
         mean_ms = curve[0] + curve[1] * len(dispatch.request_ids)
         return int(mean_ms * MS * chance.lognormvariate(0, noise))
 
@@ -125,11 +125,9 @@ def play_lengths(item_shapes: Shapes) -> list[Ending]:
         kind = RequestClass("m", shapes=((length,),))
         arrivals.append(Arrival(int(at_ns), kind, 4 * need_ns[length]))
 
-    def service_ns(dispatch: Dispatch) -> int:
-        first = simulator.scheduler.ledger.records.get(dispatch.request_ids[0])
-        return need_ns[first.request.kind.shapes[0][0]] if first else MS
-
-    simulator = Simulator(make_policy("goodput"), [spec], service_ns)
+    simulator = Simulator(
+        make_policy("goodput"), [spec], lambda _run, kind: need_ns[kind.shapes[0][0]]
+    )
     return list(simulator.run(arrivals))
 
 
@@ -160,7 +158,9 @@ def test_one_server_with_exponential_service_behaves_as_the_theory_says():
         at_ms += chance.expovariate(load / mean_ms)
         arrivals.append(Arrival(int(at_ms * MS), M, 100_000 * MS, accept_late=True))
     simulator = Simulator(
-        make_policy("fcfs"), [spec], lambda run: int(chance.expovariate(1 / mean_ms) * MS) + 1
+        make_policy("fcfs"),
+        [spec],
+        lambda run, _kind: int(chance.expovariate(1 / mean_ms) * MS) + 1,
     )
     waits = [ending.at_ns - ending.arrival.at_ns for ending in simulator.run(arrivals)]
     longer = sum(wait > budget_ms * MS for wait in waits) / len(waits)
@@ -191,7 +191,9 @@ def test_a_target_that_dies_takes_no_request_with_it():
 @pytest.mark.parametrize(("at_ns", "budget_ns"), [(10**21, 1), (0, 10**21)])
 def test_what_is_beyond_all_time_is_refused(at_ns, budget_ns):
     fast = Offer("m", "v", "runtime", {1: (1_000,)})
-    simulator = Simulator(make_policy("edf"), [TargetSpec("cpu:0", (fast,))], lambda run: 1_000)
+    simulator = Simulator(
+        make_policy("edf"), [TargetSpec("cpu:0", (fast,))], lambda run, _kind: 1_000
+    )
     far = Arrival(at_ns, M, budget_ns)
     with pytest.raises(OverflowError, match="000 ns after the start"):
         list(simulator.run([Arrival(0, M, 1_000_000), far]))
@@ -240,7 +242,7 @@ def single(slots: int = 1, width: int = 1) -> TargetSpec:
 
 
 def test_the_scheduler_is_told_how_large_a_request_is():
-    simulator = Simulator(make_policy("edf"), [single()], lambda _: 10 * MS)
+    simulator = Simulator(make_policy("edf"), [single()], lambda _run, _kind: 10 * MS)
     arrivals = (Arrival(i, M, 100 * MS, size_bytes=1_000) for i in range(3))
     sizes = [simulator.scheduler.ledger.held_bytes for _ in simulator.run(arrivals)]
     assert sizes == [2_000, 1_000, 0]
@@ -248,7 +250,7 @@ def test_the_scheduler_is_told_how_large_a_request_is():
 
 def test_the_world_changes_how_long_batches_take_and_tells_nobody():
     world = Slow(since_ns=50 * MS)
-    simulator = Simulator(make_policy("edf"), [single()], lambda _: 10 * MS, world=world)
+    simulator = Simulator(make_policy("edf"), [single()], lambda _run, _kind: 10 * MS, world=world)
     first, second = simulator.run([Arrival(0, M, 500 * MS), Arrival(60 * MS, M, 500 * MS)])
     assert (first.at_ns, second.at_ns) == (10 * MS, 160 * MS)
     assert "10" not in second.finish.reason
@@ -261,7 +263,7 @@ def test_requests_that_are_read_at_once_can_share_a_batch(at_once, ends_ms):
     simulator = Simulator(
         make_policy("edf"),
         [spec],
-        lambda run: took_ms[len(run.request_ids)] * MS,
+        lambda run, _kind: took_ms[len(run.request_ids)] * MS,
         at_once=at_once,
     )
     arrivals = [Arrival(0, M, 500 * MS), Arrival(0, M, 500 * MS)]
@@ -272,14 +274,16 @@ def test_a_wide_target_runs_batches_at_once():
     arrivals = [Arrival(0, M, 500 * MS), Arrival(1, M, 500 * MS)]
     wide = single(slots=2, width=2)
     simulator = Simulator(
-        make_policy("edf"), [wide], lambda _: 10 * MS, world=Slow(1 << 60, width=2)
+        make_policy("edf"), [wide], lambda _run, _kind: 10 * MS, world=Slow(1 << 60, width=2)
     )
     assert [ending.at_ns for ending in simulator.run(arrivals)] == [10 * MS, 10 * MS + 1]
 
 
 def test_a_way_there_and_back_takes_time_and_the_target_works_meanwhile():
     world = Slow(1 << 60, way_ns=3 * MS)
-    simulator = Simulator(make_policy("edf"), [single(slots=2)], lambda _: 10 * MS, world=world)
+    simulator = Simulator(
+        make_policy("edf"), [single(slots=2)], lambda _run, _kind: 10 * MS, world=world
+    )
     (ending,) = simulator.run([Arrival(0, M, 500 * MS, size_bytes=700)])
     assert ending.at_ns == 16 * MS
     assert world.sizes == [700]
@@ -288,7 +292,7 @@ def test_a_way_there_and_back_takes_time_and_the_target_works_meanwhile():
 def test_what_is_on_its_way_to_a_target_that_dies_is_lost_and_tried_again():
     world = Slow(1 << 60, way_ns=3 * MS)
     spec = single()
-    simulator = Simulator(make_policy("edf"), [spec], lambda _: 10 * MS, world=world)
+    simulator = Simulator(make_policy("edf"), [spec], lambda _run, _kind: 10 * MS, world=world)
     simulator.at(1 * MS, TargetDown("cpu:0", "unplugged", 4 * MS))
     simulator.at(5 * MS, TargetUp(spec))
     (ending,) = simulator.run([Arrival(0, M, 500 * MS)])
@@ -302,8 +306,8 @@ def test_an_ending_knows_the_batch_that_gave_its_result():
     simulator = Simulator(
         make_policy("edf"),
         [single()],
-        lambda _: 10 * MS,
-        on_run=lambda run, begun_ns, done_ns: runs.append((run, begun_ns, done_ns)),
+        lambda _run, _kind: 10 * MS,
+        on_run=lambda run, _kind, begun_ns, done_ns: runs.append((run, begun_ns, done_ns)),
     )
     served, refused = simulator.run([Arrival(0, M, 500 * MS), Arrival(1, RequestClass("x"), MS)])
     if served.run is None:
