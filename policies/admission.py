@@ -110,6 +110,10 @@ class Admission:
                 lanes.append((queue, pace))
         self._least_ns = min([pace.cost_ns for _, pace in lanes], default=0.0)
 
+    def pace(self, kind: RequestClass) -> Pace:
+        """How fast the work of a class is done that was queued at the last look."""
+        return self._paces[kind]
+
     def refusal(self, request: Request) -> Drop | None:
         """The reason to refuse a queued arrival, with what would be possible.
 

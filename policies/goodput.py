@@ -1,9 +1,11 @@
 """`goodput`: finish as much as possible in time, and say no early. The default.
 
-Rule, in six parts:
+Rule, in seven parts:
 
 * Admission (`policies.admission`). A new request is refused at once if it would most likely not
   be served in time: by the work queued ahead of it, and by what became of such promises before.
+* Displacing (`policies.displacing`). A new request is refused at once if others that come while it
+  runs would be late for it, and are worth more.
 * Service. Of the batches that an open target could finish in time, of every class, variant and
   size, the one that is worth most goes, unless that harms something of a more important priority:
 
@@ -42,6 +44,7 @@ from policies.admission import Admission
 from policies.apart import Apart
 from policies.away import Away
 from policies.buying import price, purchases
+from policies.displacing import Displacement
 from policies.gathering import Gathering
 from policies.outlook import Bid, Outlook
 from policies.serving import Candidate, candidates, fill, order
@@ -92,12 +95,14 @@ class Alone:
         self._short_until_ns = -1
         self.admission = Admission(self._outlook)
         self._gathering = Gathering(self._outlook)
+        self._displacement = Displacement(self._outlook, self.admission)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
         self._outlook.look(view)
         arrivals = view.arrivals
         self._gathering.look(arrivals)
+        self._displacement.look()
         yield from self._refusals(arrivals)
         if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)
@@ -112,13 +117,16 @@ class Alone:
         if len(arrivals) > 1:
             arrivals.sort(key=order)
         for request in arrivals:
-            if not request.accept_late:
-                refusal = self.admission.refusal(request)
-                if refusal is not None:
-                    self._gathering.missed()
-                    if self._outlook.some_dear and self._is_possible(request):
-                        self._fell_short()
-                    yield refusal
+            if request.accept_late:
+                continue
+            refusal = self.admission.refusal(request)
+            self._displacement.came(request)
+            refusal = refusal or self._displacement.refusal(request)
+            if refusal is not None:
+                self._gathering.missed()
+                if self._outlook.some_dear and self._is_possible(request):
+                    self._fell_short()
+                yield refusal
 
     def _is_possible(self, request: Request) -> bool:
         """Whether targets that cost nothing, if any, could do it, had they nothing else to do."""
@@ -168,8 +176,12 @@ class Alone:
             return wait
         reason = f"batch of {len(best.batch)}: worth most of {len(found)} that would be in time"
         place = best.place(reason)
-        self.admission.served(place)
+        self._served(place)
         return place
+
+    def _served(self, place: Place) -> None:
+        self.admission.served(place)
+        self._displacement.served(place)
 
     def _purchases(self) -> Iterator[Decision]:
         """Sends what would be late on targets that cost nothing to those that are paid for."""
@@ -179,7 +191,7 @@ class Alone:
         self._free.look(view)
         reason, placed = "late where it costs nothing, in time here", False
         for place in purchases(self._outlook, self._free.late(), _is_dear, reason):
-            self.admission.served(place)
+            self._served(place)
             placed = True
             yield place
         if placed:

@@ -17,6 +17,7 @@ class Pace:
         target_ids: The same as a set.
         full: How many requests the largest batch holds.
         cost_ns: The time that all of them together need for each request in full batches.
+        longest_ns: How long the longest batch takes.
     """
 
     def __init__(self, bids: list[Bid]) -> None:
@@ -29,6 +30,8 @@ class Pace:
         self.full = max([curve.batch_sizes[-1] for curve in self._curves], default=1)
         self._shares_ns: dict[int, float] = {}
         self.cost_ns = self.share_ns(self.full)
+        longest = [curve.ladder(0.5).latency_ns[-1] for curve in self._curves]
+        self.longest_ns = max(longest, default=0)
 
     def _versions(self) -> int:
         return sum([curve.version for curve in self._curves])

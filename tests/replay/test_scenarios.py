@@ -38,7 +38,9 @@ def test_they_cover_what_they_should():
     truths = [device.truth for s in SCENARIOS.values() for device in s.fleet.devices]
     assert max(truth.misprediction for truth in truths) == 0.5
     assert any(step[1] == 2 for truth in truths for step in truth.drift)
-    assert 15 <= len(SCENARIOS) <= 25
+    base_ns = [scenario.fleet.base_ns().values() for scenario in SCENARIOS.values()]
+    assert max(max(each) / min(each) for each in base_ns) > 100
+    assert 15 <= len(SCENARIOS) <= 30
 
 
 @pytest.mark.parametrize("name", ["device-dies", "link-stalls", "drift-2x"])

@@ -1,0 +1,138 @@
+"""Refusing what would make others late that are worth more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policies.goodput import Goodput
+from replay.experiment import PolicyChoice
+from replay.laws import Watch
+from replay.scenarios import FOLDER, load_scenario
+from scheduler.core.commands import Dispatch, Finish
+from scheduler.core.events import BatchDone, Event, Submitted, TargetUp
+from scheduler.core.outcomes import Outcome
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetSpec
+from tests.core.world import MS, of, offer, request, target
+
+SHORT, LONG = map(RequestClass, ("short", "long"))
+TAKES_MS = {"short": 1, "long": 100}
+NEAR = target(
+    "cpu:0",
+    *(offer(model, base_ms=ms / 2, item_ms=ms / 2, sizes=(1,)) for model, ms in TAKES_MS.items()),
+)
+CLOUD = replace(NEAR, id="cloud", remote=True, cost_per_request=0.1, slots=4, width=4)
+
+
+class Box:
+    """A device that runs what it is given for as long as was measured."""
+
+    def __init__(self, *specs: TargetSpec) -> None:
+        self.watch = Watch(Goodput)
+        self.now_ms = 0.0
+        self.last_id = 0
+        self.runs: list[tuple[float, int]] = []
+        for spec in specs or (NEAR,):
+            self.handle(TargetUp(spec))
+
+    def handle(self, event: Event) -> list[Finish]:
+        commands = self.watch.handle(event, int(self.now_ms * MS))
+        for sent in of(Dispatch, commands):
+            free_ms = max([self.now_ms, *(end_ms for end_ms, _ in self.runs)])
+            self.runs.append((free_ms + TAKES_MS[sent.model], sent.run_id))
+        return of(Finish, commands)
+
+    def until(self, ms: float) -> None:
+        while self.runs and self.runs[0][0] <= ms:
+            self.now_ms, run_id = self.runs.pop(0)
+            self.handle(BatchDone(run_id))
+        self.now_ms = ms
+
+    def ask(self, kind: RequestClass, budget_ms: float, **rest: Any) -> Finish | None:
+        """What is said at once."""
+        self.last_id += 1
+        one = request(self.last_id, self.now_ms + budget_ms, kind, **rest)
+        ends = self.handle(Submitted((one,)))
+        return next((end for end in ends if end.request_id == one.id), None)
+
+    def hear(
+        self, count: int, every_ms: float, budget_ms: float, kind: RequestClass = SHORT, **rest: Any
+    ) -> None:
+        """Requests come, one every so many milliseconds."""
+        for _ in range(count):
+            assert self.ask(kind, budget_ms, **rest) is None
+            self.until(self.now_ms + every_ms)
+
+
+def test_what_costs_others_more_than_it_is_worth_is_refused_with_the_reason():
+    box = Box()
+    box.hear(64, every_ms=10, budget_ms=20)
+    said = box.ask(LONG, 10_000)
+    assert said is not None
+    assert said.outcome is Outcome.INFEASIBLE
+    # In each of its first 81 ms a tenth of one comes that can wait 19; they need a tenth of it all.
+    assert said.reason == (
+        "would take 100.0 ms, in which others of weight 7.3 would be late; its own is 1"
+    )
+    assert said.detail["earliest_budget_ms"] == {}
+    box.watch.close()
+
+
+@pytest.mark.parametrize("rest", [{"weight": 20.0}, {"priority": 2}, {"accept_late": True}])
+def test_it_is_admitted_where_it_is_worth_more_or_more_important_or_may_be_late(rest):
+    box = Box()
+    box.hear(64, every_ms=10, budget_ms=20)
+    assert box.ask(LONG, 10_000, **rest) is None
+
+
+def test_what_is_less_important_does_not_count():
+    box = Box()
+    box.hear(64, every_ms=10, budget_ms=20, priority=5)
+    assert box.ask(LONG, 10_000) is None
+
+
+def test_who_can_wait_does_not_count():
+    box = Box()
+    box.hear(64, every_ms=10, budget_ms=200)
+    assert box.ask(LONG, 10_000) is None
+
+
+def test_few_others_do_not_count():
+    box = Box()
+    box.hear(64, every_ms=200, budget_ms=20)
+    assert box.ask(LONG, 10_000) is None
+
+
+def test_others_that_come_no_more_do_not_count():
+    box = Box()
+    box.hear(64, every_ms=10, budget_ms=20)
+    box.until(box.now_ms + 60_000)
+    assert box.ask(LONG, 10_000) is None
+
+
+def test_nobody_is_refused_for_others_of_the_same_cost():
+    box = Box()
+    for _ in range(200):
+        said = box.ask(SHORT, 1.5)
+        assert said is None or "in which others" not in said.reason
+        box.until(box.now_ms + 0.2)
+
+
+def test_where_a_cloud_can_do_it_for_money_nobody_is_refused():
+    box = Box(NEAR, CLOUD)
+    box.hear(64, every_ms=10, budget_ms=20)
+    assert box.ask(LONG, 10_000) is None
+
+
+@pytest.mark.parametrize("name", ["unlike-models", "unlike-models-overload"])
+def test_models_of_unlike_cost_share_a_box(name):
+    experiment = load_scenario(FOLDER / f"{name}.yaml").experiment(requests=1_000)
+    shares = {
+        policy: experiment.simulate(PolicyChoice.parse(policy), 1).on_time_share()
+        for policy in ("goodput", "edf")
+    }
+    assert shares["goodput"] > 0.78
+    assert shares["edf"] < 0.65
