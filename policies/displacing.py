@@ -1,4 +1,4 @@
-"""What a request would make others late: one that would cost more than it is worth is refused.
+"""What a run would make others late: where that is worth more, and has no room elsewhere, it waits.
 
 A batch runs to its end. What comes meanwhile and has little time is lost, however cheap it would
 have been: one item of 160 ms can cost ten of 2 ms their deadlines. Of what came lately it is known
@@ -11,6 +11,11 @@ per time in which it came. `share` is that target's part of the rate at which th
 What is finished instead is worth something as well: that much per time of all targets, so of what
 costs as much as it is worth nothing is lost. Only what costs less per weight than the request, and
 is not less important, counts.
+
+Where that is more than the run is worth, it is to leave room for all of it: what is cheaper may
+need a share of what the targets can do that no long run has taken, and no more. So of several
+targets some run what is long and the others what is short. A request for which there never is such
+a room, as on a box with one device, is refused.
 
 Source: in a system that loses whom it can't serve at once a job is to be taken if it earns at least
 what the time that it needs earns otherwise: B. L. Miller, "A queueing reward system with several
@@ -28,7 +33,8 @@ from operator import itemgetter
 
 from policies.admission import Admission
 from policies.outlook import Bid, Outlook
-from scheduler.core.policy import Drop, Place, View
+from policies.serving import Candidate
+from scheduler.core.policy import Drop, Place, View, Wake
 from scheduler.core.requests import Request
 from scheduler.core.sizes import step_of
 
@@ -41,6 +47,10 @@ LEAST = 16
 PART = 4
 """What came is counted anew after a part of it is new."""
 
+FIT = 0.3
+"""What is cheaper has room where it needs at most this share of the targets that are left to it: it
+is to be served within little more than it takes. With more of what is long less is in time."""
+
 _ANY_NS = 1 << 62
 
 _first = itemgetter(0)
@@ -51,27 +61,33 @@ priority with the step of its cost per weight, and what had been served before."
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
-    """What is lost behind a run, of one priority and cost.
+class _Alike:
+    """Requests of one priority and cost that came lately.
 
     Attributes:
+        priority: Theirs.
+        step: The step of their cost per weight.
         slack_ns: How long each could have waited, ascending.
         worth: What so many of the first of them were worth beyond what they cost.
         slack_worth: The same, each times its slack.
+        work_ns: The time of all targets together that they needed.
     """
 
+    priority: int
+    step: int
     slack_ns: list[int]
     worth: list[float]
     slack_worth: list[float]
+    work_ns: float
 
-    def of(self, length_ns: int) -> float:
-        """Behind a run of a length, times the time in which they came."""
+    def lost(self, length_ns: int) -> float:
+        """What is lost behind a run of a length, times the time in which they came."""
         count = bisect_right(self.slack_ns, length_ns)
         return length_ns * self.worth[count] - self.slack_worth[count]
 
 
 class Displacement:
-    """Refuses what would make others late that are worth more.
+    """Holds or refuses what would make others late that are worth more.
 
     Args:
         outlook: What the targets could do.
@@ -88,9 +104,11 @@ class Displacement:
     def _forget(self) -> None:
         self._came: deque[_Came] = deque(maxlen=RECENT)
         self._uncounted = 0
-        self._losses: dict[tuple[int, int], _Loss] = {}
-        self._cheapest, self._least_slack_ns = 0, _ANY_NS
+        self._groups: list[_Alike] = []
+        self._least_slack_ns = _ANY_NS
         self._worth = 0.0
+
+    # -- what comes
 
     def served(self, place: Place) -> None:
         """A batch is sent, with which its requests are in time."""
@@ -119,15 +137,20 @@ class Displacement:
         self._uncounted = 0
         first_ns, *_, worth = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
-        found: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        found: dict[tuple[int, int], list[tuple[int, float, float]]] = {}
         for _, slack_ns, weight, cost_ns, alike, _ in self._came:
-            net = weight - worth_per_ns * cost_ns
-            if net > 0:
-                found.setdefault(alike, []).append((slack_ns, net))
-        self._losses = {alike: _loss(pairs) for alike, pairs in found.items()}
-        self._cheapest = min([step for _, step in self._losses], default=0)
-        slacks = [lost.slack_ns[0] for lost in self._losses.values()]
-        self._least_slack_ns = min(slacks, default=_ANY_NS)
+            net = max(0.0, weight - worth_per_ns * cost_ns)
+            found.setdefault(alike, []).append((slack_ns, net, cost_ns))
+        self._groups = []
+        for (priority, step), each in found.items():
+            each.sort()
+            worths = list(accumulate([net for _, net, _ in each], initial=0.0))
+            slack_worths = list(accumulate([slack * net for slack, net, _ in each], initial=0.0))
+            slacks_ns, work_ns = [slack for slack, _, _ in each], sum([ns for _, _, ns in each])
+            self._groups.append(_Alike(priority, step, slacks_ns, worths, slack_worths, work_ns))
+        self._least_slack_ns = min([each.slack_ns[0] for each in self._groups])
+
+    # -- what it would lose
 
     def refusal(self, request: Request) -> Drop | None:
         """The reason to refuse a queued arrival; without a budget, for none would do.
@@ -138,41 +161,82 @@ class Displacement:
         pace = self._admission.pace(request.kind)
         if pace.longest_ns <= self._least_slack_ns:
             return None
-        step = step_of(int(pace.cost_ns / request.weight))
-        if step <= self._cheapest:
+        cheaper = self._cheaper(request.priority, pace.cost_ns / request.weight)
+        if not cheaper:
             return None
         bids = self._outlook.bids(request.kind)
         if self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids):
             return None  # who pays has room elsewhere
+        shares = _shares(bids)
+        for bid in bids:
+            in_time = self._outlook.view.now_ns + bid.one_ns() <= request.deadline_ns
+            if in_time and self._fits(cheaper, 1 - bid.target.spec.width * shares[bid.target_id]):
+                return None
         _, bid = min([(self._outlook.done_ns(bid), bid) for bid in bids], key=_first)
         ladder = bid.curves[0].ladder(0.5)
         rung = bisect_right(ladder.sizes, len(self._outlook.view.queues[request.kind])) - 1
         length_ns = ladder.latency_ns[rung]
-        loss = 0.0
-        for (priority, cheaper), lost in self._losses.items():
-            if priority <= request.priority and cheaper < step:
-                loss += lost.of(length_ns)
-        since_ns = max(1, self._outlook.view.now_ns - self._came[0][0])
-        loss *= _share(bid, bids) / since_ns / ladder.sizes[rung]
-        if loss <= request.weight:
+        lost = shares[bid.target_id] * self._lost(cheaper, length_ns) / ladder.sizes[rung]
+        if lost <= request.weight:
             return None
         why = (
-            f"would take {length_ns / 1e6:.1f} ms, in which others of weight {loss:.1f} would be "
+            f"would take {length_ns / 1e6:.1f} ms, in which others of weight {lost:.1f} would be "
             f"late; its own is {request.weight:g}"
         )
         return Drop(request, why, {})
 
+    def wait(self, candidate: Candidate) -> Wake | None:
+        """Until when a batch that could go now is held, if it is."""
+        batch, length_ns = candidate.batch, candidate.latency_ns
+        if length_ns <= self._least_slack_ns or any(request.accept_late for request in batch):
+            return None
+        self._admission.look()
+        kind = batch[0].kind
+        worth = sum([request.weight for request in batch])
+        cost_ns = self._admission.pace(kind).cost_ns * len(batch)
+        cheaper = self._cheaper(batch[0].priority, cost_ns / worth)
+        if not cheaper:
+            return None
+        bids, own_id = self._outlook.bids(kind), candidate.bid.target_id
+        if self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids):
+            return None
+        shares = _shares(bids)
+        if shares[own_id] * self._lost(cheaper, length_ns) <= worth:
+            return None
+        now_ns = self._outlook.view.now_ns
+        slacks_ns = sorted([slack_ns for each in cheaper for slack_ns in each.slack_ns])
+        soon_ns = now_ns + slacks_ns[len(slacks_ns) // 2]
+        room, until_ns = 1.0, now_ns + length_ns
+        for bid in bids:
+            start_ns = self._outlook.starts_ns[bid.target_id]
+            if bid.target_id == own_id:
+                room -= shares[own_id]
+            elif start_ns > soon_ns:
+                room -= bid.target.spec.width * shares[bid.target_id]
+                until_ns = min(until_ns, start_ns)
+        if self._fits(cheaper, room):
+            return None
+        return Wake(until_ns, "others that come would be late, and are worth more")
 
-def _share(bid: Bid, bids: list[Bid]) -> float:
-    """The part of one batch at a time there in the rate at which all serve the class."""
-    return 1 / sum([each.target.spec.width * bid.one_ns() / each.one_ns() for each in bids])
+    def _cheaper(self, priority: int, cost_ns: float) -> list[_Alike]:
+        """What costs less per weight and is not less important."""
+        step = step_of(int(cost_ns))
+        return [each for each in self._groups if each.step < step and each.priority <= priority]
+
+    def _lost(self, cheaper: list[_Alike], length_ns: int) -> float:
+        """What is lost behind a run of a length of all targets."""
+        return sum([each.lost(length_ns) for each in cheaper]) / self._since_ns()
+
+    def _fits(self, cheaper: list[_Alike], room: float) -> bool:
+        """Whether a share of the targets is enough for what is cheaper."""
+        return sum([each.work_ns for each in cheaper]) <= FIT * room * self._since_ns()
+
+    def _since_ns(self) -> int:
+        return max(1, self._outlook.view.now_ns - self._came[0][0])
 
 
-def _loss(pairs: list[tuple[int, float]]) -> _Loss:
-    """What of some requests is lost, by how long each could wait and what it was worth."""
-    pairs.sort()
-    return _Loss(
-        [slack_ns for slack_ns, _ in pairs],
-        list(accumulate([net for _, net in pairs], initial=0.0)),
-        list(accumulate([slack_ns * net for slack_ns, net in pairs], initial=0.0)),
-    )
+def _shares(bids: list[Bid]) -> dict[str, float]:
+    """By target the part of one batch at a time there in the rate at which all serve a class."""
+    rates = {bid.target_id: 1 / bid.one_ns() for bid in bids}
+    whole = sum([bid.target.spec.width * rates[bid.target_id] for bid in bids])
+    return {target_id: rate / whole for target_id, rate in rates.items()}

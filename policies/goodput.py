@@ -4,8 +4,8 @@ Rule, in seven parts:
 
 * Admission (`policies.admission`). A new request is refused at once if it would most likely not
   be served in time: by the work queued ahead of it, and by what became of such promises before.
-* Displacing (`policies.displacing`). A new request is refused at once if others that come while it
-  runs would be late for it, and are worth more.
+* Displacing (`policies.displacing`). Where others that come while something runs would be late for
+  it, and are worth more, it leaves room for them; a new request that could not is refused at once.
 * Service. Of the batches that an open target could finish in time, of every class, variant and
   size, the one that is worth most goes, unless that harms something of a more important priority:
 
@@ -167,9 +167,15 @@ class Alone:
     def _next(self, target: TargetState) -> Place | Wake | None:
         if self._outlook.some_dear and _is_dear(target) and self._is_thrifty():
             return None
-        found = list(candidates(self._outlook, target))
+        found, held = [], []
+        for candidate in candidates(self._outlook, target):
+            wake = self._displacement.wait(candidate)
+            if wake is None:
+                found.append(candidate)
+            else:
+                held.append(wake)
         if not found:
-            return None
+            return min(held, key=lambda wake: wake.at_ns, default=None)
         best = self._choose(found)
         wait = self._gathering.wait(best)
         if wait is not None:

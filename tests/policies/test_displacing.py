@@ -28,26 +28,28 @@ CLOUD = replace(NEAR, id="cloud", remote=True, cost_per_request=0.1, slots=4, wi
 
 
 class Box:
-    """A device that runs what it is given for as long as was measured."""
+    """Devices that run what they are given for as long as was measured."""
 
     def __init__(self, *specs: TargetSpec) -> None:
         self.watch = Watch(Goodput)
         self.now_ms = 0.0
         self.last_id = 0
-        self.runs: list[tuple[float, int]] = []
+        self.runs: list[tuple[float, int, Dispatch]] = []
         for spec in specs or (NEAR,):
             self.handle(TargetUp(spec))
 
     def handle(self, event: Event) -> list[Finish]:
         commands = self.watch.handle(event, int(self.now_ms * MS))
         for sent in of(Dispatch, commands):
-            free_ms = max([self.now_ms, *(end_ms for end_ms, _ in self.runs)])
-            self.runs.append((free_ms + TAKES_MS[sent.model], sent.run_id))
+            ends_ms = [end_ms for end_ms, _, run in self.runs if run.target_id == sent.target_id]
+            free_ms = max([self.now_ms, *ends_ms])
+            self.runs.append((free_ms + TAKES_MS[sent.model], sent.run_id, sent))
+            self.runs.sort()
         return of(Finish, commands)
 
     def until(self, ms: float) -> None:
         while self.runs and self.runs[0][0] <= ms:
-            self.now_ms, run_id = self.runs.pop(0)
+            self.now_ms, run_id, _ = self.runs.pop(0)
             self.handle(BatchDone(run_id))
         self.now_ms = ms
 
@@ -119,6 +121,21 @@ def test_nobody_is_refused_for_others_of_the_same_cost():
         said = box.ask(SHORT, 1.5)
         assert said is None or "in which others" not in said.reason
         box.until(box.now_ms + 0.2)
+
+
+def test_of_two_devices_one_is_left_to_what_is_short():
+    box = Box(NEAR, replace(NEAR, id="cpu:1"))
+    box.hear(64, every_ms=10, budget_ms=20)
+    assert [box.ask(LONG, 10_000) for _ in range(3)] == [None] * 3
+    ends_ms = set()
+    while box.last_id < 200:
+        box.hear(1, every_ms=5, budget_ms=20)
+        ends_ms |= {end_ms for end_ms, _, run in box.runs if run.model == "long"}
+    first, second, third = sorted(ends_ms)
+    # What comes now can wait for the other device if that is free in 19 ms.
+    assert second - first >= 81
+    assert third - second >= 81
+    box.watch.close()
 
 
 def test_where_a_cloud_can_do_it_for_money_nobody_is_refused():
