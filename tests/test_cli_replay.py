@@ -283,3 +283,37 @@ def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):
     status, _, err = run("work.yaml")
     assert status == 1
     assert "laxity: " in err
+
+
+@pytest.mark.parametrize(
+    ("decide", "place"),
+    [
+        (
+            "while True:\n            try: list(range(100))\n            except Exception: pass\n",
+            "at",
+        ),
+        ("yield Wake(view.now_ns + 1, 'again')\n", ""),
+    ],
+    ids=["never returns", "wakes itself up at every nanosecond"],
+)
+def test_a_policy_that_comes_to_no_end_is_named(files, decide, place):
+    """In a process of its own, because the tests' own limit of time uses the same alarm."""
+    policy = files / "endless.py"
+    policy.write_text(
+        "from scheduler.core.policy import Wake\n"
+        f"class Endless:\n    def decide(self, view):\n        {decide}"
+    )
+    code = (
+        "from replay import headway; headway.LIMIT_S = 2.0; from scheduler import cli; cli.main()"
+    )
+    asked = ["work.yaml", "--fleet", "fleet.yaml", "--policy", "endless.py"]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "replay", *asked],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=files,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "policy 'endless.py' has been deciding for 2 s, 0.0" in ended.stderr
+    assert f"{place} endless.py:" in ended.stderr or not place
