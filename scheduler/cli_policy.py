@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scheduler.cli_help import SETTINGS, examples
+from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
 
@@ -153,7 +154,8 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
         signal.setitimer(signal.ITIMER_REAL, _LIMIT_S, _AGAIN_S)
 
     def end(_number: int, frame: FrameType | None) -> None:
-        raise _NoEnd(_line_in(type(policy).__module__, frame))
+        line = line_in(type(policy).__module__, frame)
+        raise _NoEnd(f", at {line}" if line else "")
 
     before = signal.signal(signal.SIGALRM, end)
     try:
@@ -167,15 +169,6 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _line_in(module: str, frame: FrameType | None) -> str:
-    """Which line of a module runs; empty if none of it does."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == module:
-            return f", at {frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 def _show(
