@@ -37,7 +37,17 @@ from scheduler.core.invariants import violations
 from scheduler.core.ledger import Ledger, Record
 from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Drop, Hedge, Place, Policy, View, Wake, watches_runs
+from scheduler.core.policy import (
+    Decision,
+    Drop,
+    Hedge,
+    Place,
+    Policy,
+    View,
+    Wake,
+    decisions_of,
+    watches_runs,
+)
 from scheduler.core.requests import Request, alone
 from scheduler.core.shrinking import form_for
 from scheduler.core.story import Story, StoryEntry
@@ -308,11 +318,7 @@ class Scheduler:
         if not self.queues and not (self.runs and watches_runs(self.policy)):
             return None
         try:
-            decisions = self.policy.decide(self._view)
-            if decisions is None:
-                name = type(self.policy).__name__
-                raise TypeError(f"{name}.decide returned None; is a `return` missing?")
-            for decision in decisions:
+            for decision in decisions_of(self.policy, self._view):
                 self._carry_out(decision)
         except FOREIGN_FAULTS as error:  # its failure must lose no request
             return error
