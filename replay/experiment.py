@@ -133,14 +133,18 @@ class Experiment:
                     timeline.note_rest()
                     last_ns = max(last_ns, ending.arrival.at_ns)
         except PolicyFailed as error:
-            raise ValueError(f"policy {choice.label!r} failed: {error}") from error
+            raise ValueError(f"{self._who(choice, seed)} failed: {error}") from error
         except NoEnd as no_end:
-            raise ValueError(f"policy {choice.label!r} {no_end}{place_of(no_end)}") from None
+            raise ValueError(f"{self._who(choice, seed)} {no_end}{place_of(no_end)}") from None
         result.notes += fleet.missed(last_ns)
         result.timeline = timeline.samples
         result.calibration = calibration.points()
         result.cost, result.energy_j = bill.total, bill.energy_uj / 1e6
         return result
+
+    def _who(self, choice: PolicyChoice, seed: int) -> str:
+        load = "" if self.load is None else f", load {self.load:g}"
+        return f"policy {choice.label!r} on {self.name}{load}, seed {seed}"
 
     def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
         """Plays it with a policy; each ending as it happens, and nothing kept."""

@@ -83,6 +83,14 @@ def test_a_wrapped_policy_has_options_of_its_own(run):
     assert [row["policy"] for row in rows()] == ["fcfs", hedged, "edf"]
 
 
+def test_a_policy_that_raises_is_told_with_what_was_played(run):
+    Path("bad.py").write_text("class Raises:\n    def decide(self, view):\n        return [][3]\n")
+    status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--policy", "bad.py", "--load", "2")
+    assert status == 2
+    told = "policy 'bad.py' on work, load 2, seed 1 failed: IndexError: list index out of range"
+    assert f"{told}, at bad.py:3" in err
+
+
 def test_the_load_can_be_set(run):
     run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "2", "--json", "a.json")
     run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--json", "b.json")
@@ -315,5 +323,6 @@ def test_a_policy_that_comes_to_no_end_is_named(files, decide, place):
         cwd=files,
     )
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "policy 'endless.py' has been deciding for 2 s, 0.0" in ended.stderr
+    told = "policy 'endless.py' on work, load 0.8, seed 1 has been deciding for 2 s, 0.0"
+    assert told in ended.stderr
     assert f"{place} endless.py:" in ended.stderr or not place
