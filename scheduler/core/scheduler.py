@@ -46,6 +46,7 @@ from scheduler.core.policy import (
     View,
     Wake,
     decisions_of,
+    quantile_of,
     watches_runs,
 )
 from scheduler.core.requests import Request, alone
@@ -379,12 +380,15 @@ class Scheduler:
         return target
 
     def _send(self, place: Place | Hedge, target: TargetState) -> Run:
-        expected_ns = target.curve(place.offer).predict(len(place.requests), 0.5)
+        curve, size = target.curve(place.offer), len(place.requests)
+        expected_ns = curve.predict(size, 0.5)
+        # Quantiles are learned each by itself and may cross, and a policy may count on one below.
+        least_ns = min(expected_ns, curve.predict(size, quantile_of(self.policy)))
         ids = tuple([request.id for request in place.requests])
         size_bytes = latest_ns = 0
         for request in place.requests:
             size_bytes += request.size_bytes
-            start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
+            start_ns = request.deadline_ns - (0 if request.accept_late else least_ns)
             if start_ns > latest_ns:
                 latest_ns = start_ns
         form, wait_ns = None, 0

@@ -20,6 +20,7 @@ from scheduler.core.events import (
     TargetUp,
     Woken,
 )
+from scheduler.core.latency import LatencyCurve
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Decision, Drop, Hedge, Place, View, Wake
 from scheduler.core.requests import RequestClass
@@ -142,6 +143,18 @@ def test_a_decision_with_a_field_of_another_type_is_not_made(kind, fields, told)
     """Callers and the journal could not read it, so whoever makes it hears of it there."""
     with pytest.raises(TypeError, match=re.escape(told)):
         kind(*fields)
+
+
+@pytest.mark.parametrize("quantile", [0.05, 0.3, 0.5, 0.95])
+def test_what_a_policy_counts_on_is_not_too_late_to_start(quantile):
+    """Else a target skips it, it is placed again at the same moment, and so without end."""
+    policy = POLICIES["edf"](quantile=quantile)
+    scheduler = Scheduler(policy)
+    scheduler.handle(TargetUp(target("cpu:0", offer(spread=0.5))), 0)
+    done_ns = MS + LatencyCurve(offer(spread=0.5)).predict(1, quantile)
+    commands = scheduler.handle(Submitted((replace(ONE, deadline_ns=done_ns),)), MS)
+    (dispatch,) = of(Dispatch, commands)
+    assert dispatch.latest_start_ns >= MS
 
 
 def test_classes_and_variants_are_not_mixed():
