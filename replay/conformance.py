@@ -23,7 +23,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Policy, View, watches_runs
+from scheduler.core.policy import Decision, Policy, View, decisions_of, watches_runs
 from scheduler.core.requests import Request, RequestClass, Shapes
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetSpec
@@ -305,7 +305,7 @@ class _Looked:
         self.watches_runs = watches_runs(policy)
 
     def decide(self, view: View) -> Iterable[Decision]:
-        decisions = iter(self.policy.decide(view))
+        decisions = iter(decisions_of(self.policy, view))
         while True:
             before = _photograph(view)
             decision = next(decisions, None)

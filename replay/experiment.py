@@ -14,12 +14,13 @@ from typing import Any
 
 from replay.bound import fluid_bound, whole_bound
 from replay.fleet import Fleet
+from replay.headway import NoEnd, played, watch
 from replay.results import RunResult
 from replay.simulator import Arrival, Ending, OnLook, OnRun, Simulator
 from replay.sources import Source
 from replay.watching import Calibration, Timeline, row_of
 from scheduler.core.commands import Dispatch
-from scheduler.core.errors import PolicyFailed
+from scheduler.core.errors import PolicyFailed, place_of
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Policy
 from scheduler.core.requests import RequestClass
@@ -111,7 +112,8 @@ class Experiment:
         """Plays it with a policy.
 
         Raises:
-            ValueError: The policy raised, or decided the impossible.
+            ValueError: The policy raised, decided the impossible, or came to no end where
+                `replay.headway` watches.
         """
         fleet = self.fleet
         result = RunResult(self.name, choice.label, seed, self.load, notes=list(fleet.notes))
@@ -126,17 +128,24 @@ class Experiment:
 
         try:
             simulator = self._simulator(choice, seed, on_run, timeline.look)
-            for ending in simulator.run(self.arrivals(seed)):
-                result.add(row_of(ending))
-                timeline.note_rest()
-                last_ns = max(last_ns, ending.arrival.at_ns)
+            with played(simulator):
+                for ending in simulator.run(self.arrivals(seed)):
+                    result.add(row_of(ending))
+                    timeline.note_rest()
+                    last_ns = max(last_ns, ending.arrival.at_ns)
         except PolicyFailed as error:
-            raise ValueError(f"policy {choice.label!r} failed: {error}") from error
+            raise ValueError(f"{self._who(choice, seed)} failed: {error}") from error
+        except NoEnd as no_end:
+            raise ValueError(f"{self._who(choice, seed)} {no_end}{place_of(no_end)}") from None
         result.notes += fleet.missed(last_ns)
         result.timeline = timeline.samples
         result.calibration = calibration.points()
         result.cost, result.energy_j = bill.total, bill.energy_uj / 1e6
         return result
+
+    def _who(self, choice: PolicyChoice, seed: int) -> str:
+        load = "" if self.load is None else f", load {self.load:g}"
+        return f"policy {choice.label!r} on {self.name}{load}, seed {seed}"
 
     def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
         """Plays it with a policy; each ending as it happens, and nothing kept."""
@@ -254,7 +263,7 @@ def _results(
             yield index, experiment.run(choices, seed)
         return
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(tasks)), spawn, _end_with_parent) as pool:
+    with ProcessPoolExecutor(min(jobs, len(tasks)), spawn, _begin) as pool:
         futures = {
             pool.submit(experiment.run, choices, seed): index
             for index, (experiment, seed) in enumerate(tasks)
@@ -270,13 +279,15 @@ def _results(
                 future.cancel()
 
 
-def _end_with_parent() -> None:
+def _begin() -> None:
     """Has this process end at Ctrl-C and with its parent, in the midst of a run.
 
-    The pool itself would have it finish what it has been given, and wait for ever for more.
+    The pool itself would have it finish what it has been given, and wait for ever for more. A
+    policy that comes to no end is ended as well.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow, daemon=True).start()
+    watch()
 
 
 def _follow() -> None:

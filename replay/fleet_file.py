@@ -29,7 +29,7 @@ from yaml import Node
 
 from replay.fleet import Device, Fleet, Truth, lognormal_samples, quantile_samples
 from replay.fleet_world import Incident, Link
-from replay.links import LinkTrace, join, link_format, open_link
+from replay.links import open_links
 from scheduler.config_problems import ConfigError, problems_of, read_yaml_file
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
@@ -157,15 +157,7 @@ class LinkFile(_Strict):
     def link(self, folder: Path) -> Link:
         """The link; the paths of recordings begin in the folder."""
         paths = [folder / path for path in (self.trace, self.capacity) if path is not None]
-        alone = len(paths) == 1
-        traces = []
-        for path in paths:
-            # Of two, one is ping's, which tells itself, and mahimahi's has its times in it.
-            named = alone or (path == paths[1] and self.format != "ping")
-            form = (self.format if named else None) or link_format(path)
-            timed = alone or form != "mahimahi"
-            traces.append(open_link(path, form, interval_s=self.interval_s if timed else None))
-        trace: LinkTrace | None = join(*traces) if traces else None
+        trace = open_links(paths, self.format, interval_s=self.interval_s) if paths else None
         byte_ns = 8e3 / self.mbps if self.mbps else 0.0
         return Link(round(self.rtt_ms * _MS), byte_ns, trace)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import NormalDist
@@ -27,7 +28,8 @@ _WORDS = {
     "p50": ("50", "median"),
     "p90": ("90",),
 }
-_UNITS = {"_us": 1e3, "(us)": 1e3, "_s": 1e9, "(s)": 1e9}
+_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 def load_fleet(source: str | Path) -> Fleet:
@@ -113,8 +115,8 @@ def table_fleet(path: Path) -> Fleet:
     """A fleet from a table of profiles: one target per accelerator.
 
     The columns may be in any order and among others, and are found by a word in their names:
-    model, accelerator, batch, 50, 90. Latencies are in milliseconds unless the name ends in
-    `_us` or `_s`.
+    model, accelerator, batch, 50, 90. Latencies are in milliseconds unless the name has another
+    unit, as `p50_us` has.
 
     Raises:
         TraceError: The table can't be read as one.
@@ -143,7 +145,7 @@ def table_fleet(path: Path) -> Fleet:
             sizes[batch] = quantile_samples(p50_ns, p90_ns)
         if not found:
             raise TraceError(lines.path, None, "no profile", f"rows of {_COLUMNS}")
-    return Fleet(path.stem, tuple(_devices(found)))
+    return Fleet(path.stem, tuple(_devices(path, found)))
 
 
 def _header(lines: Lines) -> tuple[dict[str, int], list[str]]:
@@ -161,16 +163,16 @@ def _header(lines: Lines) -> tuple[dict[str, int], list[str]]:
 
 
 def _ns(lines: Lines, cells: list[str], header: list[str], place: int) -> float:
-    unit = next((ns for end, ns in _UNITS.items() if header[place].endswith(end)), 1e6)
-    return lines.number_from_0(cells[place], header[place]) * unit
+    named = [word for word in _WORD.findall(header[place]) if word in _UNITS]
+    return lines.number_from_0(cells[place], header[place]) * _UNITS[named[0] if named else "ms"]
 
 
-def _devices(found: dict[str, dict[str, dict[int, tuple[int, ...]]]]) -> list[Device]:
+def _devices(path: Path, found: dict[str, dict[str, dict[int, tuple[int, ...]]]]) -> list[Device]:
     devices = []
     for device, models in found.items():
         try:
             offers = [Offer(model, "default", "table", sizes) for model, sizes in models.items()]
         except ValueError as error:
-            raise FleetError(f"accelerator {device!r}: {error}") from None
+            raise FleetError(f"{path}: accelerator {device!r}: {error}") from None
         devices.append(Device(TargetSpec(device, tuple(offers))))
     return devices

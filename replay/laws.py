@@ -19,6 +19,7 @@ from scheduler.core.policy import (
     Policy,
     View,
     Wake,
+    decisions_of,
     quantile_of,
     watches_runs,
 )
@@ -60,7 +61,7 @@ class Watched:
         """Passes on what the policy decides."""
         self.view = view
         self.wished = False
-        for decision in self.policy.decide(view):
+        for decision in decisions_of(self.policy, view):
             if isinstance(decision, (Place, Hedge)):
                 self._look_at(decision, view)
             self.wished |= isinstance(decision, Wake)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -53,8 +54,11 @@ def try_policy(make: MakePolicy) -> Iterator[Verdict]:
 
 def play_policy(
     label: str, make: MakePolicy, scenario: str, requests: int = REQUESTS, seed: int = 1
-) -> list[RunResult]:
+) -> list[tuple[RunResult, float]]:
     """Plays a standard scenario with a policy, and with those that it is compared with.
+
+    With each result comes how many microseconds of this machine a request took, the simulator's
+    part included: on the virtual clock decisions take no time at all.
 
     Args:
         label: What to call the policy.
@@ -66,4 +70,10 @@ def play_policy(
     (found,) = standard_scenarios(scenario)
     experiment = found.experiment(requests=requests)
     choices = [_Own(label, label, (), make), *(PolicyChoice(name, name) for name in BESIDE)]
-    return [experiment.simulate(choice, seed) for choice in choices]
+    played = []
+    for choice in choices:
+        begun_ns = time.perf_counter_ns()
+        result = experiment.simulate(choice, seed)
+        took_us = (time.perf_counter_ns() - begun_ns) / 1e3
+        played.append((result, took_us / result.rows.seen))
+    return played

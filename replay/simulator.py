@@ -189,6 +189,11 @@ class Simulator:
             self._renew(target.id)
             self.scheduler.handle(TargetUp(target), 0)
 
+    @property
+    def headway(self) -> tuple[int, int]:
+        """How many requests have come, and how many of them have not ended."""
+        return self._next_id - 1, len(self._arrivals)
+
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[Ending]:
         """Plays a workload, in order of time, to its end; the endings as they happen.
 

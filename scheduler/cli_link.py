@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from scheduler.cli_inputs import InputProblem
 from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:
-    from replay.links import LinkEmulator, OneWay
+    from replay.links import LinkEmulator
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -73,6 +74,23 @@ def link(
         list[Path],
         typer.Option(metavar="FILE", help="The same, from there alone.", show_default=False),
     ] = [],  # noqa: B006
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="Of the recordings: ping, mahimahi or mbps; beside one of ping's, the other's.",
+            show_default="their first lines tell",
+        ),
+    ] = None,
+    interval_s: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Between the samples of a ping or a list of Mbps.",
+            show_default="what ping says, else 1",
+        ),
+    ] = None,
     rtt_ms: Annotated[float, typer.Option(min=0, metavar="MS", help="Half of it each way.")] = 0.0,
     jitter_ms: Annotated[
         float, typer.Option(min=0, metavar="MS", help="The round trip, give or take this.")
@@ -102,16 +120,18 @@ def link(
     with _plain_errors():
         from replay.links import LinkEmulator, OneWay
 
-        def way(more: list[Path], rate: float | None) -> OneWay:
-            files = (*from_, *more)
-            return OneWay.half(rtt_ms, jitter_ms, *files, mbps=rate, loss=loss, stall_ms=stall_ms)
-
+        half = partial(
+            OneWay.half, rtt_ms, jitter_ms,
+            format=format_, interval_s=interval_s, loss=loss, stall_ms=stall_ms,
+        )  # fmt: skip
+        if (format_ or interval_s) and not (from_ or up_from or down_from):
+            raise InputProblem("--format and --interval-s are of a recording, as --from names one")
         up_mbps, down_mbps = _rates(mbps)
         emulator = LinkEmulator(
             listen,
             to,
-            up=way(up_from, up_mbps),
-            down=way(down_from, down_mbps),
+            up=half(*from_, *up_from, mbps=up_mbps),
+            down=half(*from_, *down_from, mbps=down_mbps),
             outages=[_outage(text) for text in outage],
             seed=seed,
         )

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from statistics import fmean
 from types import FrameType
 from typing import Annotated, Any, Protocol
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scheduler.cli_help import SETTINGS, examples
+from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
 
@@ -62,8 +64,10 @@ class Trial(Protocol):
     def try_policy(self, make: MakePolicy) -> Iterator[Verdict]:
         """The conformance suite, check by check."""
 
-    def play_policy(self, label: str, make: MakePolicy, scenario: str) -> Sequence[Played]:
-        """A scenario with the policy and with those that it is compared with."""
+    def play_policy(
+        self, label: str, make: MakePolicy, scenario: str
+    ) -> Sequence[tuple[Played, float]]:
+        """A scenario with the policy and those it is compared with; microseconds per request."""
 
 
 def policy_app(trial: Callable[[], Any]) -> typer.Typer:
@@ -123,17 +127,21 @@ def _test(trial: Trial, name: str, as_json: bool) -> bool:
                 again()
             lawful = all(verdict.problem is None for verdict in verdicts)
             shares: dict[str, dict[str, float | None]] = {}
+            took_us: dict[str, list[float]] = {}
             for scenario in trial.SCENARIOS if lawful else ():
                 status.update(f"scenario {scenario}")
                 played = trial.play_policy(label, make, scenario)
-                shares[scenario] = {result.policy: result.on_time_share() for result in played}
+                shares[scenario] = {result.policy: result.on_time_share() for result, _ in played}
+                for result, us in played:
+                    took_us.setdefault(result.policy, []).append(us)
                 again()
+    means_us = {policy: round(fmean(us), 1) for policy, us in took_us.items()}
     if as_json:
         checks = [{"check": v.check, "problem": v.problem} for v in verdicts]
         figures = {"policy": label, "lawful": lawful, "checks": checks, "on_time_share": shares}
-        print(json.dumps(figures, indent=2))
+        print(json.dumps({**figures, "us_per_request": means_us}, indent=2))
     else:
-        _show(Console(highlight=False), label, verdicts, shares)
+        _show(Console(highlight=False), label, verdicts, shares, means_us)
     return lawful
 
 
@@ -153,7 +161,8 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
         signal.setitimer(signal.ITIMER_REAL, _LIMIT_S, _AGAIN_S)
 
     def end(_number: int, frame: FrameType | None) -> None:
-        raise _NoEnd(_line_in(type(policy).__module__, frame))
+        line = line_in(type(policy).__module__, frame)
+        raise _NoEnd(f", at {line}" if line else "")
 
     before = signal.signal(signal.SIGALRM, end)
     try:
@@ -169,20 +178,12 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _line_in(module: str, frame: FrameType | None) -> str:
-    """Which line of a module runs; empty if none of it does."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == module:
-            return f", at {frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
 def _show(
     console: Console,
     label: str,
     verdicts: Sequence[Verdict],
     shares: dict[str, dict[str, float | None]],
+    means_us: dict[str, float],
 ) -> None:
     for verdict in verdicts:
         mark = "[green]ok[/green]  " if verdict.problem is None else "[red]FAIL[/red]"
@@ -197,4 +198,5 @@ def _show(
     for scenario, by_policy in shares.items():
         cells = [by_policy.get(policy) for policy in policies]
         table.add_row(scenario, *("" if cell is None else f"{cell:.1%}" for cell in cells))
+    table.add_row("µs per request", *(f"{means_us[policy]:,.0f}" for policy in policies))
     console.print(table)

@@ -183,8 +183,9 @@ def _simulate(
     experiments: list[Experiment], choices: list[PolicyChoice], seeds: int, jobs: int
 ) -> list[RunResult]:
     from replay.experiment import run_all
+    from replay.headway import watched
 
-    with _progress(len(experiments) * seeds) as advance:
+    with watched(), _progress(len(experiments) * seeds) as advance:
         return run_all(experiments, choices, range(1, seeds + 1), jobs, lambda _: advance())
 
 

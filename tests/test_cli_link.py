@@ -61,12 +61,25 @@ def test_it_says_the_last_of_it_where_there_is_no_terminal():
     assert "OUTAGE  0 of 0 connections open" in err
 
 
+def test_a_list_of_numbers_is_what_it_is_called(tmp_path):
+    rates = tmp_path / "rates.txt"
+    rates.write_text("8\n16\n")
+    told = ["--from", str(rates), "--format", "mbps", "--interval-s", "0.5"]
+    with started("--to", "127.0.0.1:1", *told) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("Listening on tcp://127.0.0.1:")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--outage", "30"], "--outage is AT+FOR in seconds, as in 30+10, not '30'"),
         (["--mbps", "fast"], "--mbps is a number, or UP:DOWN as in 5:20, not 'fast'"),
         (["--loss", "2"], "loss is a share from 0 to below 1, not 2.0"),
+        (["--format", "mbps"], "--format and --interval-s are of a recording"),
         (["--from", "nowhere.txt"], "nowhere.txt: can't be opened"),
         (["--listen", "tls://0.0.0.0:1"], "TLS passes as it is: tcp://0.0.0.0:1"),
         (["--listen", "unix:///no/such/folder"], "No such file or directory"),

@@ -83,6 +83,14 @@ def test_a_wrapped_policy_has_options_of_its_own(run):
     assert [row["policy"] for row in rows()] == ["fcfs", hedged, "edf"]
 
 
+def test_a_policy_that_raises_is_told_with_what_was_played(run):
+    Path("bad.py").write_text("class Raises:\n    def decide(self, view):\n        return [][3]\n")
+    status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--policy", "bad.py", "--load", "2")
+    assert status == 2
+    told = "policy 'bad.py' on work, load 2, seed 1 failed: IndexError: list index out of range"
+    assert f"{told}, at bad.py:3" in err
+
+
 def test_the_load_can_be_set(run):
     run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "2", "--json", "a.json")
     run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--json", "b.json")
@@ -283,3 +291,38 @@ def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):
     status, _, err = run("work.yaml")
     assert status == 1
     assert "laxity: " in err
+
+
+@pytest.mark.parametrize(
+    ("decide", "place"),
+    [
+        (
+            "while True:\n            try: list(range(100))\n            except Exception: pass\n",
+            "at",
+        ),
+        ("yield Wake(view.now_ns + 1, 'again')\n", ""),
+    ],
+    ids=["never returns", "wakes itself up at every nanosecond"],
+)
+def test_a_policy_that_comes_to_no_end_is_named(files, decide, place):
+    """In a process of its own, because the tests' own limit of time uses the same alarm."""
+    policy = files / "endless.py"
+    policy.write_text(
+        "from scheduler.core.policy import Wake\n"
+        f"class Endless:\n    def decide(self, view):\n        {decide}"
+    )
+    code = (
+        "from replay import headway; headway.LIMIT_S = 2.0; from scheduler import cli; cli.main()"
+    )
+    asked = ["work.yaml", "--fleet", "fleet.yaml", "--policy", "endless.py"]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "replay", *asked],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=files,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    told = "policy 'endless.py' on work, load 0.8, seed 1 has been deciding for 2 s, 0.0"
+    assert told in ended.stderr
+    assert f"{place} endless.py:" in ended.stderr or not place

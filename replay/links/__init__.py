@@ -2,7 +2,7 @@
 
 from replay.links.emulator import LinkCounters, LinkEmulator
 from replay.links.one_way import OneWay
-from replay.links.opening import LINK_FORMATS, link_format, open_link
+from replay.links.opening import LINK_FORMATS, link_format, open_link, open_links
 from replay.links.trace import LOST, Capacity, Delay, LinkTrace, join
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "join",
     "link_format",
     "open_link",
+    "open_links",
 ]

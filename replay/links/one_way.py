@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from replay.links.opening import open_link
-from replay.links.trace import LinkTrace, join
+from replay.links.opening import open_links
+from replay.links.trace import LinkTrace
 
 SEGMENT_BYTES = 1448
 """What TCP puts into a packet of 1,500 bytes; each is lost or not on its own."""
@@ -64,6 +64,8 @@ class OneWay:
         rtt_ms: float = 0.0,
         jitter_ms: float = 0.0,
         *recordings: Path | str,
+        format: str | None = None,
+        interval_s: float | None = None,
         mbps: float | None = None,
         loss: float = 0.0,
         stall_ms: float = 200.0,
@@ -73,15 +75,17 @@ class OneWay:
         Args:
             rtt_ms: The round trip; half of it is this direction's delay.
             jitter_ms: That of the round trip; half of it is this direction's.
-            *recordings: Files that `open_link` reads: one of a delay, one of a capacity, or both.
+            *recordings: Files that `open_links` reads: one of a delay, one of a capacity, or both.
+            format: Theirs, as in `open_links`.
+            interval_s: Between their samples, as in `open_links`.
             mbps: As in `OneWay`.
             loss: As in `OneWay`.
             stall_ms: As in `OneWay`.
 
         Raises:
-            ValueError: As `OneWay`, `open_link` and `join` do.
+            ValueError: As `OneWay` and `open_links` do.
         """
-        trace = join(*map(open_link, recordings)) if recordings else None
+        trace = open_links(recordings, format, interval_s=interval_s) if recordings else None
         return cls(rtt_ms / 2, jitter_ms / 2, mbps, loss, stall_ms, trace)
 
     @property

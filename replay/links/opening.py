@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from replay.links import mahimahi, mbps, ping
-from replay.links.trace import LinkTrace
+from replay.links.trace import LinkTrace, join
 from replay.readers.lines import Lines, TraceError, open_lines, shown
 
 LINK_FORMATS: dict[str, Callable[[Lines, float | None], LinkTrace]] = {
@@ -53,6 +53,30 @@ def open_link(
         return LINK_FORMATS[form](lines, interval_s)
 
 
+def open_links(
+    paths: Sequence[Path | str], format: str | None = None, *, interval_s: float | None = None
+) -> LinkTrace:
+    """Reads a recording of a link, or one of its delay and one of its capacity.
+
+    Args:
+        paths: One or two.
+        format: As in `open_link`. Of two, one is ping's, which tells itself: it is the other's.
+        interval_s: As in `open_link`. Of two, mahimahi's has its times in it.
+
+    Raises:
+        ValueError: As `open_link` and `join` do.
+        TraceError: As `open_link` does.
+    """
+    if len(paths) == 1:
+        return open_link(paths[0], format, interval_s=interval_s)
+    traces = []
+    for path in paths:
+        told_itself = format is None or format == "ping" or _is_ping(path)
+        form = link_format(path) if told_itself else format
+        traces.append(open_link(path, form, interval_s=None if form == "mahimahi" else interval_s))
+    return join(*traces)
+
+
 def link_format(path: Path | str) -> str:
     """One of `LINK_FORMATS`, told by the first lines of a recording.
 
@@ -63,11 +87,20 @@ def link_format(path: Path | str) -> str:
         return _recognised(lines)
 
 
+def _is_ping(path: Path | str) -> bool:
+    with open_lines(path) as lines:
+        return _begins_ping(lines.peek() or "")
+
+
+def _begins_ping(first: str) -> bool:
+    return first.startswith("PING ") or "seq=" in first or "seq " in first
+
+
 def _recognised(lines: Lines) -> str:
     first = lines.peek()
     if first is None:
         raise TraceError(lines.path, None, "the file is empty", _KNOWN)
-    if first.startswith("PING ") or "seq=" in first or "seq " in first:
+    if _begins_ping(first):
         return "ping"
     numbers: list[float] = []
     for line in lines:

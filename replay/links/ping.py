@@ -2,7 +2,8 @@
 
 A sequence number that never came back is a loss: in the middle, and with the first and last lines
 of the output at the ends too. Probes are one interval apart: as given, else as the summary tells
-(its time over its count), else a second.
+(its time over its count), else a second. Runs that were appended to one log follow each other
+without the time between them, and have one interval.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ MOST_SAMPLES = 50_000_000
 """More than a year and a half at one a second."""
 
 _DEFAULT_INTERVAL_S = 1.0
+_ALIKE = 1.5
+"""By so many times at most do intervals of runs differ that were asked for alike."""
+
 _WRAP = 1 << 16
 """A sequence number has 16 bits on the wire."""
 
@@ -33,18 +37,20 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
     """
     samples: array[int] = array("q")
     base: int | None = None
-    last = 0
+    first = last = 0
     begun = False
+    spans: list[tuple[int, int]] = []
     for line in lines:
         if line.startswith("PING "):
-            begun = True
+            begun, base, first = True, None, len(samples)
         elif (summary := _SUMMARY.search(line)) is not None:
             sent, total_ms = summary.groups()
             # A log that was cut at its start has fewer samples than were sent.
             if begun:
-                _pad(lines, samples, int(sent))
+                _pad(lines, samples, first + int(sent))
             if interval_s is None and total_ms and int(total_ms) and int(sent) > 1:
-                interval_s = int(total_ms) / 1e3 / (int(sent) - 1)
+                spans.append((int(total_ms), int(sent) - 1))
+                _check_alike(lines, spans)
         elif " bytes from " in line:
             sequence, rtt_ns = _reply(lines, line)
             if base is None:
@@ -52,15 +58,24 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
             # Back by less than half the numbers there are is late, not once around.
             step = (sequence - last + _WRAP // 2) % _WRAP - _WRAP // 2
             last = max(last, last + step)
-            place = last + min(step, 0) - base
+            place = first + last + min(step, 0) - base
             _pad(lines, samples, place + 1)
             # The first answer counts, a duplicate doesn't.
-            if place >= 0 and samples[place] == LOST:
+            if place >= first and samples[place] == LOST:
                 samples[place] = rtt_ns
-    if base is None:
+    if max(samples, default=LOST) == LOST:
         raise TraceError(lines.path, None, "no reply of ping", f"lines like {_LOOKS_LIKE}")
+    if spans:
+        interval_s = sum(ms for ms, _ in spans) / 1e3 / sum(gaps for _, gaps in spans)
     interval_ns = round((interval_s or _DEFAULT_INTERVAL_S) * 1e9)
     return LinkTrace(delay=Delay(samples, interval_ns))
+
+
+def _check_alike(lines: Lines, spans: list[tuple[int, int]]) -> None:
+    intervals_ms = [ms / gaps for ms, gaps in spans]
+    if max(intervals_ms) > _ALIKE * min(intervals_ms):
+        found = f"a run of ping with {intervals_ms[-1]:.4g} ms between its probes"
+        raise lines.error(found, f"{intervals_ms[0]:.4g} ms, as in the first, or an interval given")
 
 
 def _reply(lines: Lines, line: str) -> tuple[int, int]:

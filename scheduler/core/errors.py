@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FrameType
+
 from scheduler.core.commands import Command
 
 FOREIGN_FAULTS = (Exception, SystemExit)
@@ -27,6 +29,15 @@ def place_of(fault: BaseException) -> str:
             place = f", at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
+
+
+def line_in(module: str, frame: FrameType | None) -> str:
+    """Which line of a module runs in a frame or its callers, as `FILE:LINE`; empty if none does."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == module:
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 class InvariantError(AssertionError):

@@ -30,6 +30,10 @@ class Place:
     requests: tuple[Request, ...]
     reason: str
 
+    def __post_init__(self) -> None:
+        """Refuses what is no batch."""
+        _check_batch(self)
+
 
 @value(frozen=True, slots=True)
 class Drop:
@@ -46,6 +50,18 @@ class Drop:
     reason: str
     earliest_budget_ns: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuses what callers could not be told."""
+        if not isinstance(self.request, Request):
+            raise _wrong("Drop.request", "a request of the view", self.request)
+        if not isinstance(self.reason, str):
+            raise _wrong("Drop.reason", "a text", self.reason)
+        offers = self.earliest_budget_ns
+        if not isinstance(offers, Mapping) or not all(
+            isinstance(name, str) and isinstance(ns, int) for name, ns in offers.items()
+        ):
+            raise _wrong("Drop.earliest_budget_ns", "whole nanoseconds by target", offers)
+
 
 @value(frozen=True, slots=True)
 class Wake:
@@ -53,6 +69,13 @@ class Wake:
 
     at_ns: int
     reason: str
+
+    def __post_init__(self) -> None:
+        """Refuses what is no time."""
+        if not isinstance(self.at_ns, int):
+            raise _wrong("Wake.at_ns", "a whole number of nanoseconds", self.at_ns)
+        if not isinstance(self.reason, str):
+            raise _wrong("Wake.reason", "a text", self.reason)
 
 
 @value(frozen=True, slots=True)
@@ -73,6 +96,24 @@ class Hedge:
     offer: Offer
     requests: tuple[Request, ...]
     reason: str
+
+    def __post_init__(self) -> None:
+        """Refuses what is no batch."""
+        _check_batch(self)
+
+
+def _check_batch(batch: Place | Hedge) -> None:
+    if not isinstance(batch.offer, Offer):
+        raise _wrong(f"{type(batch).__name__}.offer", "an offer of the target", batch.offer)
+    if not isinstance(batch.requests, tuple):
+        told = "a tuple of requests of the view"
+        raise _wrong(f"{type(batch).__name__}.requests", told, batch.requests)
+    if not isinstance(batch.reason, str):
+        raise _wrong(f"{type(batch).__name__}.reason", "a text", batch.reason)
+
+
+def _wrong(field: str, wanted: str, found: object) -> TypeError:
+    return TypeError(f"{field} is {wanted}, not {found!r:.60}")
 
 
 Decision = Place | Drop | Wake | Hedge
@@ -204,6 +245,19 @@ class Policy(Protocol):
         out of the scheduler. A request is to be named by the very object that the view holds.
         """
         ...
+
+
+def decisions_of(policy: Policy, view: View) -> Iterable[Decision]:
+    """What a policy decides.
+
+    Raises:
+        TypeError: It returned no decisions.
+    """
+    decisions = policy.decide(view)
+    if not hasattr(decisions, "__iter__"):
+        told = "is a `return` missing?" if decisions is None else "it returns or yields decisions"
+        raise TypeError(f"{type(policy).__name__}.decide returned {decisions!r:.60}; {told}")
+    return decisions
 
 
 def quantile_of(policy: Policy, otherwise: float = USUAL_QUANTILE) -> float:

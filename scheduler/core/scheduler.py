@@ -37,7 +37,18 @@ from scheduler.core.invariants import violations
 from scheduler.core.ledger import Ledger, Record
 from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Drop, Hedge, Place, Policy, View, Wake, watches_runs
+from scheduler.core.policy import (
+    Decision,
+    Drop,
+    Hedge,
+    Place,
+    Policy,
+    View,
+    Wake,
+    decisions_of,
+    quantile_of,
+    watches_runs,
+)
 from scheduler.core.requests import Request, alone
 from scheduler.core.shrinking import form_for
 from scheduler.core.story import Story, StoryEntry
@@ -308,11 +319,7 @@ class Scheduler:
         if not self.queues and not (self.runs and watches_runs(self.policy)):
             return None
         try:
-            decisions = self.policy.decide(self._view)
-            if decisions is None:
-                name = type(self.policy).__name__
-                raise TypeError(f"{name}.decide returned None; is a `return` missing?")
-            for decision in decisions:
+            for decision in decisions_of(self.policy, self._view):
                 self._carry_out(decision)
         except FOREIGN_FAULTS as error:  # its failure must lose no request
             return error
@@ -373,14 +380,16 @@ class Scheduler:
         return target
 
     def _send(self, place: Place | Hedge, target: TargetState) -> Run:
-        requests = place.requests
-        curve = target.curve(place.offer, requests[0].kind)
-        expected_ns = curve.predict(len(requests), 0.5)
+        size = len(place.requests)
+        curve = target.curve(place.offer, place.requests[0].kind)
+        expected_ns = curve.predict(size, 0.5)
+        # Quantiles are learned each by itself and may cross, and a policy may count on one below.
+        least_ns = min(expected_ns, curve.predict(size, quantile_of(self.policy)))
         ids = tuple([request.id for request in place.requests])
         size_bytes = latest_ns = 0
         for request in place.requests:
             size_bytes += request.size_bytes
-            start_ns = request.deadline_ns - (0 if request.accept_late else expected_ns)
+            start_ns = request.deadline_ns - (0 if request.accept_late else least_ns)
             if start_ns > latest_ns:
                 latest_ns = start_ns
         form, wait_ns = None, 0

@@ -27,6 +27,7 @@ from scheduler.config import (
     load_config,
 )
 from scheduler.core.scheduler import Limits
+from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.logs import set_up_logging
 from scheduler.daemon.parts import (
@@ -102,8 +103,11 @@ class SchedulerProcess:
         self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True).start()
+        looping = threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True)
+        looping.start()
         self._wait(self._open(links, door_socket))
+        watched = self._loop, looping.ident, self._driver
+        threading.Thread(target=pulse.watch, args=watched, name="pulse", daemon=True).start()
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)

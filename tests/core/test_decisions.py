@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -19,8 +20,9 @@ from scheduler.core.events import (
     TargetUp,
     Woken,
 )
+from scheduler.core.latency import LatencyCurve
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Drop, Place, View, Wake
+from scheduler.core.policy import Decision, Drop, Hedge, Place, View, Wake
 from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import PolicyFailed, Scheduler
 from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
@@ -110,11 +112,49 @@ def test_a_decision_is_shown_in_a_few_lines_whatever_it_holds():
     assert len(str(failed.value)) < 500
 
 
-def test_a_policy_that_returns_nothing_is_told_so():
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [(None, r"None; is a `return` missing\?"), (5, "5; it returns or yields decisions")],
+)
+def test_a_policy_that_returns_no_decisions_is_told_so(returned, told):
     scheduler = scripted([])
-    scheduler.policy.decide = lambda view: None  # type: ignore
-    with pytest.raises(PolicyFailed, match=r"decide returned None; is a `return` missing\?"):
+    scheduler.policy.decide = lambda view: returned  # type: ignore
+    with pytest.raises(PolicyFailed, match=f"decide returned {told}"):
         scheduler.handle(Submitted((ONE,)), 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "told"),
+    [
+        (Wake, (1e6, "soon"), "Wake.at_ns is a whole number of nanoseconds, not 1000000.0"),
+        (Wake, (float("nan"), "soon"), "Wake.at_ns is a whole number of nanoseconds, not nan"),
+        (Wake, (1, None), "Wake.reason is a text, not None"),
+        (Drop, (1, "late"), "Drop.request is a request of the view, not 1"),
+        (Drop, (ONE, None), "Drop.reason is a text, not None"),
+        (Drop, (ONE, "", {"cpu:0": 0.5}), "Drop.earliest_budget_ns is whole nanoseconds by target"),
+        (Drop, (ONE, "", {1: 2}), "Drop.earliest_budget_ns is whole nanoseconds by target"),
+        (Drop, (ONE, "", None), "Drop.earliest_budget_ns is whole nanoseconds by target, not None"),
+        (Place, ("cpu:0", None, (ONE,), ""), "Place.offer is an offer of the target, not None"),
+        (Place, ("cpu:0", offer(), [ONE], ""), "Place.requests is a tuple of requests of the view"),
+        (Hedge, ("cpu:0", offer(), (ONE,), 7), "Hedge.reason is a text, not 7"),
+    ],
+)
+def test_a_decision_with_a_field_of_another_type_is_not_made(kind, fields, told):
+    """Callers and the journal could not read it, so whoever makes it hears of it there."""
+    with pytest.raises(TypeError, match=re.escape(told)):
+        kind(*fields)
+
+
+@pytest.mark.parametrize("quantile", [0.05, 0.3, 0.5, 0.95])
+def test_what_a_policy_counts_on_is_not_too_late_to_start(quantile):
+    """Else a target skips it, it is placed again at the same moment, and so without end."""
+    policy = POLICIES["edf"](quantile=quantile)
+    scheduler = Scheduler(policy)
+    scheduler.handle(TargetUp(target("cpu:0", offer(spread=0.5))), 0)
+    done_ns = MS + LatencyCurve(offer(spread=0.5)).predict(1, quantile)
+    commands = scheduler.handle(Submitted((replace(ONE, deadline_ns=done_ns),)), MS)
+    (dispatch,) = of(Dispatch, commands)
+    assert dispatch.latest_start_ns >= MS
 
 
 def test_classes_and_variants_are_not_mixed():

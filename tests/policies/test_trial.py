@@ -34,6 +34,8 @@ def test_the_example_is_lawful_and_is_compared():
     shares = figures["on_time_share"]["load-1_5"]
     assert list(shares) == ["ShortestJobFirst", "goodput", "edf", "fcfs"]
     assert all(0.1 < share < 1 for share in shares.values())
+    assert list(figures["us_per_request"]) == list(shares)
+    assert min(figures["us_per_request"].values()) > 0
 
 
 def test_options_are_given_as_to_a_replay():

@@ -199,6 +199,29 @@ def test_a_bad_table_is_named_with_its_line(tmp_path, rows, said):
         table_fleet(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "unit_ns"),
+    [
+        ("p{}", MS),
+        ("Latency {}th percentile (ms)", MS),
+        ("p{}_us", 1000),
+        ("p{} [us]", 1000),
+        ("p{}_µs", 1000),
+        ("p{}_us_warm", 1000),
+        ("latency_ns_p{}", 1),
+        ("p{}_s", 1000 * MS),
+        ("p{} (sec)", 1000 * MS),
+    ],
+)
+def test_the_name_of_a_column_tells_its_unit(tmp_path, name, unit_ns):
+    path = tmp_path / "profiles.csv"
+    path.write_text(
+        f"model,accelerator,batch,{name.format(50)},{name.format(90)}\nm,T4,1,5000,5000\n"
+    )
+    (target,) = table_fleet(path).targets()
+    assert set(target.offers[0].latency_ns[1]) == {5000 * unit_ns}
+
+
 def test_what_a_box_says_of_its_models_becomes_a_fleet():
     latency = {"1": {"p50": 2.0, "p95": 3.0}, "4": {"p50": 5.0, "p95": 5.0}}
     place = {

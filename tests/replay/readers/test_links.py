@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.links import LOST, Capacity, Delay, LinkTrace, join, open_link
+from replay.links import LOST, Capacity, Delay, LinkTrace, join, open_link, open_links
 from replay.readers import TraceError
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "network"
@@ -95,6 +95,20 @@ class TestPing:
         link = opened(reply(65534, 1) + reply(65535, 2) + reply(0, 3) + reply(2, 5))
         assert len(delay_of(link)) == 5
         assert link.loss == pytest.approx(0.2)
+
+    def test_runs_in_one_log_follow_each_other(self, opened):
+        def run(*replies: str, sent: int, took_ms: int) -> str:
+            return BEGIN + "".join(replies) + f"{sent} packets transmitted, time {took_ms}ms\n"
+
+        first = run(reply(1, 10), reply(3, 30), sent=4, took_ms=300)
+        second = run(reply(1, 50), reply(2, 60), sent=2, took_ms=110)
+        link = opened(first + second)
+        assert delay_of(link).interval_ns == 102_500_000
+        times = [at * 102_500_000 for at in range(6)]
+        assert [link.rtt_ns(at) // MS for at in times] == [10, 10, 30, 30, 50, 60]
+        assert [link.lost(at) for at in times] == [False, True, False, True, False, False]
+        with pytest.raises(TraceError, match=r":8: a run of ping with 1000 ms .* expected 100 ms"):
+            opened(first + run(reply(1, 50), reply(2, 60), sent=2, took_ms=1000))
 
     def test_a_log_cut_at_its_start_has_no_losses_there(self, opened):
         assert opened(reply(4000, 1) + reply(4001, 2)).loss == 0
@@ -281,3 +295,17 @@ class TestCapacity:
     def test_a_delay_of_losses_alone_is_none(self):
         with pytest.raises(ValueError, match="came back"):
             Delay([LOST, LOST], 10)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_recordings_the_format_is_that_of_the_one_that_is_not_pings(tmp_path, turned):
+    ping, rates = tmp_path / "ping.txt", tmp_path / "rates.txt"
+    ping.write_text(BEGIN + reply(1, 10))
+    rates.write_text("8\n16\n")
+    paths = (rates, ping) if turned else (ping, rates)
+    for format, period_ns in (("mbps", 2 * 10**9), ("mahimahi", 16 * MS)):
+        link = open_links(paths, format)
+        assert (link.rtt_ns(0), capacity_of(link).period_ns) == (10 * MS, period_ns)
+    for named in (None, "ping"):
+        with pytest.raises(TraceError, match=r"rates\.txt: a list of numbers that may be"):
+            open_links(paths, named)
