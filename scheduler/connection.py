@@ -43,11 +43,19 @@ class Overhead:
         self.ns = first_ns
 
     def observe(self, sample_ns: int) -> None:
-        """Takes in the round trip of one answer, less the server's total."""
+        """Takes in the round trip of one result, less the server's total."""
         error = sample_ns - self._mean
         self._mean += error * 0.0625
         self._deviation += (abs(error) - self._deviation) * 0.0625
         self.ns = max(0, int(self._mean + 2 * self._deviation))
+
+    def refused(self, round_trip_ns: int) -> None:
+        """Takes in the round trip of a refusal, which holds the server's time too.
+
+        What is refused for a way that was slow once would never bring a result to learn from.
+        """
+        if round_trip_ns < self.ns:
+            self.observe(round_trip_ns)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -100,6 +108,11 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(outbox)
         self._outbox = []
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether something that was written before still waits to leave."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def close(self) -> None:
         """Closes once what was written has left."""

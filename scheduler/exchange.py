@@ -36,6 +36,9 @@ from scheduler.result import result_from
 
 _MAX_SENDS = 5
 
+_FILLS_WRITE_BYTES = 65_536
+"""Bodies from here on gain nothing by a write that they share with others."""
+
 _REFUSED_NS = 5_000_000_000
 """How long a daemon's refusal stands for all calls; its tokens change while it runs."""
 
@@ -196,7 +199,8 @@ class Exchange:
         call.connection = connection
         call.sent_ns = now_ns
         call.sends += 1
-        if len(self._calls) > 1:
+        call.waits_to_leave = connection.is_backed_up
+        if len(self._calls) > 1 and call.body_bytes < _FILLS_WRITE_BYTES:
             connection.send_soon(frame)
         else:
             connection.send(frame)
@@ -348,7 +352,8 @@ class Exchange:
         if not call.is_infer:  # it ran at some other time, and ended as the box says
             self._end(call, result)
             return
-        connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
+        if not call.waits_to_leave:  # behind others of this process, which is no part of the way
+            connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
         # Only this clock knows when the caller has it; the box's deadline was an estimate of it.
         in_time = now_ns <= call.deadline_ns
         result.outcome = Outcome.COMPLETED if in_time else Outcome.LATE
@@ -386,6 +391,7 @@ class Exchange:
             self._send_waiting()
             return
         if isinstance(error, DeadlineInfeasible):
+            connection.overhead.refused(time.monotonic_ns() - call.sent_ns)
             add_way(error, connection.overhead.ns)
         self._end(call, error)
 

@@ -10,20 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 
+import numpy as np
 import pytest
 
 from scheduler import (
     Client,
     DeadlineExpired,
+    DeadlineInfeasible,
     ProtocolError,
     Unauthorized,
     Unavailable,
     exchange,
+    wire,
 )
 from scheduler.address import parse_address
 from scheduler.connection import connect
 from scheduler.exchange import Exchange
 from tests.fake_box import Peer, ignore, image, welcome
+from tests.waiting import PATIENCE_S
 
 MINUTE_MS = 60_000
 
@@ -348,3 +352,43 @@ def test_a_connection_that_opens_after_the_end_is_closed(box):
             connection.check()
 
     asyncio.run(main())
+
+
+def answer_slowly(peer: Peer, header: wire.Header) -> None:
+    """As one whose own time was 5 s less than it was, which the way must have taken."""
+    peer.answer(header, timing=[1, 2, 3, -5_000_000_000])
+
+
+def kept_for_the_way_ns(box, client):
+    before = len(box.messages("infer"))
+    client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+    _, header = box.wait("infer", before + 1)[before]
+    return MINUTE_MS * 1_000_000 - header["budget_ns"]
+
+
+def test_a_way_that_was_slow_is_not_the_last_word_where_all_is_refused(box, client):
+    box.on_infer = answer_slowly
+    for _ in range(50):
+        client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    assert kept_for_the_way_ns(box, client) > 4e9
+    box.on_infer = partial(Peer.refuse, code="infeasible")
+    for _ in range(200):
+        with pytest.raises(DeadlineInfeasible):
+            client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    assert kept_for_the_way_ns(box, client) < 2e9
+
+
+def test_waiting_behind_others_of_this_client_is_no_part_of_the_way(box, client):
+    def answer(peer: Peer, header: wire.Header) -> None:
+        (answer_slowly if "variant" in header else Peer.answer)(peer, header)
+
+    box.on_infer = answer
+    ((peer, _),) = box.wait("hello")
+    box.loop.call_soon_threadsafe(peer.transport.pause_reading)
+    large = {"image": np.zeros(200_000, np.float32)}
+    asked = [{"inputs": large}] * 8 + [{"inputs": image(1), "variant": "behind"}] * 50
+    futures = [client.submit("digits", **each, deadline_ms=MINUTE_MS) for each in asked]
+    box.loop.call_soon_threadsafe(peer.transport.resume_reading)
+    for future in futures:
+        future.result(PATIENCE_S)
+    assert kept_for_the_way_ns(box, client) < 2e9
