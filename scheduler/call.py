@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,19 @@ class Future(Protocol):
 
     def cancel(self) -> bool:
         """Ends it as cancelled."""
+
+
+class Options(TypedDict, total=False):
+    """What `infer` and `map` hand on to `submit`, which says what each means."""
+
+    deadline_s: float | None
+    variant: str | None
+    priority: int
+    weight: float
+    accept_late: bool
+    exact: bool
+    durable: bool
+    id: str | None
 
 
 class Call:

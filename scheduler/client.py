@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler.address import default_url, parse_address
 from scheduler.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
 from scheduler.call import (
     DEFAULT_PRIORITY,
+    Options,
     infer_call,
     milliseconds,
     no_task_id,
@@ -21,10 +22,13 @@ from scheduler.call import (
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange_thread import ExchangeThread
-from scheduler.frames import checked_concurrency, results
+from scheduler.frames import check_map, results
 from scheduler.request_future import RequestFuture, check_may_wait
 from scheduler.result import Result
 from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Client:
@@ -72,6 +76,9 @@ class Client:
         except BaseException:
             self.close()
             raise
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
 
     def __reduce__(self) -> Any:
         """No copy in another process would have the connection.
@@ -123,6 +130,23 @@ class Client:
         durable: Literal[True],
         id: str | None = None,
     ) -> Task: ...
+
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+        exact: bool = False,
+        durable: bool = False,
+        id: str | None = None,
+    ) -> Future[Result] | Task: ...
 
     def submit(
         self,
@@ -204,7 +228,7 @@ class Client:
         inputs: Mapping[str, Any],
         *,
         deadline_ms: float | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Result:
         """Sends a request and waits for its result; options and errors are those of `submit`.
 
@@ -215,8 +239,9 @@ class Client:
         """
         check_may_wait(self._thread)
         answer = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
-        durable = isinstance(answer, Task)  # which goes on, whoever waits for it
-        result: Result = answer.result() if durable else _waited_for(answer)
+        if isinstance(answer, Task):  # which goes on, whoever waits for it
+            return answer.result()
+        result: Result = _waited_for(answer)
         return result
 
     @overload
@@ -228,7 +253,7 @@ class Client:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: Literal[False] = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Iterator[Result]: ...
 
     @overload
@@ -240,7 +265,7 @@ class Client:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Iterator[Result | Exception]: ...
 
     def map(
@@ -251,7 +276,7 @@ class Client:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Iterator[Result | Exception]:
         """Results of many frames, in order: each once it is there and the next frame was sent.
 
@@ -269,17 +294,16 @@ class Client:
             LaxityError: The first frame that failed, `InvalidInput` where it is none that can be
                 sent; what is in flight is cancelled.
         """
-        checked_concurrency(concurrency)
+        check_map(frames, concurrency)
 
-        def send(frame: Any) -> Future[Result]:
+        def send(frame: Any) -> Future[Result] | Task:
             inputs = self._named(model, frame)
-            future: Future[Result]
             try:
-                future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+                return self.submit(model, inputs, deadline_ms=deadline_ms, **options)
             except InvalidInput as error:  # Told in its turn, after the frames before it.
-                future = Future()
+                future: Future[Result] = Future()
                 future.set_exception(error)
-            return future
+                return future
 
         return results(frames, send, concurrency, return_exceptions)
 
