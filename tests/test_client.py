@@ -124,9 +124,13 @@ class TestInfer:
 
     def test_inputs_over_the_box_limit_are_not_sent(self, box, client):
         x = np.zeros(300_000, np.float32)
-        with pytest.raises(InvalidInput, match=r"1200000 bytes.* accepts up to 1000000"):
+        with pytest.raises(
+            InvalidInput, match=r"1200000 bytes.* accepts up to 1000000 \(limits.body_mb\)"
+        ):
             client.infer("digits", {"image": x}, deadline_ms=MINUTE_MS)
-        with pytest.raises(InvalidInput, match=r"header takes .* bytes.* accepts up to 65536"):
+        with pytest.raises(
+            InvalidInput, match=r"header takes .* bytes.* accepts up to 65536 \(limits.header_kb\)"
+        ):
             client.infer("x" * 70_000, image(1), deadline_ms=MINUTE_MS)
         assert not box.messages("infer")
 
