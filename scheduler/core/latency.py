@@ -250,6 +250,10 @@ class LatencyCurve:
             raise ValueError(f"a batch has 1 to {self.batch_sizes[-1]} items here, not {batch}")
         return self.ladder(quantile).latency_ns[bisect_left(self.batch_sizes, batch)]
 
+    def alone_ns(self, quantile: float) -> int:
+        """As `predict` for a single item, by who promises nothing: no margin, no calibration."""
+        return self._windows[0].quantile(1 - quantile)
+
     # -- learning
 
     def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:
