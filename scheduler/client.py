@@ -167,7 +167,8 @@ class Client:
 
         Args:
             model: The model's name.
-            inputs: Arrays, or what makes one, by input name.
+            inputs: Arrays, or what makes one, by input name: one item, in the shapes and dtypes of
+                `models()`. With a batch dimension of 1 in front, the outputs have it too.
             deadline_ms: When the result must be here, in milliseconds from now; at most a day.
             deadline_s: The same in seconds; one of the two is required.
             variant: The variant that must run; otherwise the policy chooses.
