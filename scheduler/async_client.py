@@ -168,23 +168,6 @@ class AsyncClient:
         id: str | None = None,
     ) -> Coroutine[Any, Any, AsyncTask]: ...
 
-    @overload
-    def submit(
-        self,
-        model: str,
-        inputs: Mapping[str, Any],
-        *,
-        deadline_ms: float | None = None,
-        deadline_s: float | None = None,
-        variant: str | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        weight: float = 1.0,
-        accept_late: bool = False,
-        exact: bool = False,
-        durable: bool = False,
-        id: str | None = None,
-    ) -> asyncio.Future[Result] | Coroutine[Any, Any, AsyncTask]: ...
-
     def submit(
         self,
         model: str,
@@ -242,7 +225,8 @@ class AsyncClient:
         **options: Unpack[Options],
     ) -> Result:
         """Sends a request and waits for its result; options are those of `submit`."""
-        answer = await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        submit: Callable[..., Any] = self.submit
+        answer = await submit(model, inputs, deadline_ms=deadline_ms, **options)
         result: Result = await answer.result() if isinstance(answer, AsyncTask) else answer
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
@@ -29,6 +29,9 @@ from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, task
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+Submit = Callable[..., "Future[Result] | Task"]
+"""`Client.submit`, of which it is not known whether the request is durable."""
 
 
 class Client:
@@ -131,23 +134,6 @@ class Client:
         id: str | None = None,
     ) -> Task: ...
 
-    @overload
-    def submit(
-        self,
-        model: str,
-        inputs: Mapping[str, Any],
-        *,
-        deadline_ms: float | None = None,
-        deadline_s: float | None = None,
-        variant: str | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        weight: float = 1.0,
-        accept_late: bool = False,
-        exact: bool = False,
-        durable: bool = False,
-        id: str | None = None,
-    ) -> Future[Result] | Task: ...
-
     def submit(
         self,
         model: str,
@@ -239,7 +225,8 @@ class Client:
             RuntimeError: Besides, in a callback of a future of this client, which can't wait.
         """
         check_may_wait(self._thread)
-        answer = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        submit: Submit = self.submit
+        answer = submit(model, inputs, deadline_ms=deadline_ms, **options)
         if isinstance(answer, Task):  # which goes on, whoever waits for it
             return answer.result()
         result: Result = _waited_for(answer)
@@ -296,11 +283,12 @@ class Client:
                 sent; what is in flight is cancelled.
         """
         check_map(frames, concurrency)
+        submit: Submit = self.submit
 
         def send(frame: Any) -> Future[Result] | Task:
             inputs = self._named(model, frame)
             try:
-                return self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+                return submit(model, inputs, deadline_ms=deadline_ms, **options)
             except InvalidInput as error:  # Told in its turn, after the frames before it.
                 future: Future[Result] = Future()
                 future.set_exception(error)

@@ -176,8 +176,6 @@ def test_a_type_checker_knows_the_options(client: Client) -> None:
         client.infer("digits", image(1), deadline_ms=MINUTE_MS, prio=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="prio"):
         list(client.map("digits", [image(1)], deadline_ms=1, prio=3))  # type: ignore[call-overload]
-    durable = False
-    assert client.submit("digits", image(1), deadline_ms=MINUTE_MS, durable=bool(durable))
 
 
 class TestArguments:
