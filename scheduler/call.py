@@ -72,7 +72,6 @@ class Call:
         connection: The connection it was written to; None while it waits for one.
         sent_ns: When it was last written; 0 when never.
         sends: How often it was written.
-        waits_to_leave: True where others had not left this process yet when it was last written.
     """
 
     __slots__ = (
@@ -90,7 +89,6 @@ class Call:
         "sends",
         "sent_ns",
         "submitted_ns",
-        "waits_to_leave",
     )
 
     def __init__(
@@ -118,7 +116,6 @@ class Call:
         self.connection: Connection | None = None
         self.sent_ns = 0
         self.sends = 0
-        self.waits_to_leave = False
 
     def frame(self, limits: wire.FrameLimits, url: str) -> list[Any]:
         """The buffers of the message, for a box that takes so much; over more it would hang up.

@@ -179,6 +179,8 @@ class Exchange:
     # Ways out.
 
     def _send(self, call: Call, connection: Connection) -> None:
+        if connection.is_full:
+            return  # What it has left is reckoned when it can leave; it may be nothing by then.
         now_ns = time.monotonic_ns()
         if call.is_infer:
             left_ns = call.deadline_ns - now_ns
@@ -199,7 +201,6 @@ class Exchange:
         call.connection = connection
         call.sent_ns = now_ns
         call.sends += 1
-        call.waits_to_leave = connection.is_backed_up
         if len(self._calls) > 1 and call.body_bytes < _FILLS_WRITE_BYTES:
             connection.send_soon(frame)
         else:
@@ -242,7 +243,8 @@ class Exchange:
         if not call.sends and connection is None:
             return self._dialer.unreachable()
         way_ns = 0 if connection is None else connection.overhead.ns
-        return expired(call, self.url, way_ns, self._dialer.reason)
+        is_full = connection is not None and connection.is_full
+        return expired(call, self.url, way_ns, self._dialer.reason, is_full)
 
     def _on_due(self, call_id: int) -> None:
         call = self._calls[call_id]
@@ -261,7 +263,10 @@ class Exchange:
 
     def wants_connection(self) -> bool:
         """True while something waits for a connection."""
-        return bool(self._waiters) or any(call.connection is None for call in self._calls.values())
+        return bool(self._waiters) or (self._connection is None and self._has_unsent())
+
+    def _has_unsent(self) -> bool:
+        return any(call.connection is None for call in self._calls.values())
 
     def on_open(self, connection: Connection) -> None:
         """Sends what waited for it."""
@@ -273,6 +278,7 @@ class Exchange:
             self._close_if_done(connection)
             return
         self._connection = connection
+        connection.on_room = self._on_room
         while self._waiters:
             waiter = self._waiters.pop()
             if not waiter.done():
@@ -310,8 +316,22 @@ class Exchange:
                     self._end(call, copy(error))
                 elif call.deadline_ns <= now_ns:
                     self._end(call, self._expired(call))
-        if self.wants_connection():
+        if self._has_unsent():
             self._send_waiting()
+
+    def _on_room(self) -> None:
+        """Sends what waited for others to leave, but for what the way alone makes late by now."""
+        connection = self._connection
+        if connection is None:
+            return
+        soonest_ns = time.monotonic_ns() + connection.overhead.ns
+        for call in list(self._calls.values()):
+            if connection.is_full:
+                return
+            waits = call.connection is None and call.id in self._calls
+            hopeless = call.is_infer and not call.accept_late and call.deadline_ns <= soonest_ns
+            if waits and not hopeless:
+                self._send(call, connection)
 
     def _send_waiting(self) -> None:
         connection = self._connection
@@ -352,8 +372,7 @@ class Exchange:
         if not call.is_infer:  # it ran at some other time, and ended as the box says
             self._end(call, result)
             return
-        if not call.waits_to_leave:  # behind others of this process, which is no part of the way
-            connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
+        connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
         # Only this clock knows when the caller has it; the box's deadline was an estimate of it.
         in_time = now_ns <= call.deadline_ns
         result.outcome = Outcome.COMPLETED if in_time else Outcome.LATE
@@ -402,6 +421,8 @@ class Exchange:
         self._dialer.reason = str(header.get("message") or "it drains")
         if self._connection is connection:
             self._connection = None
+            if self._has_unsent():
+                self._dialer.dial()
 
     def _answered(self, connection: Connection, header: wire.Header) -> Call | None:
         call_id = header.get("id")

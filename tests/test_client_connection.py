@@ -378,17 +378,35 @@ def test_a_way_that_was_slow_is_not_the_last_word_where_all_is_refused(box, clie
     assert kept_for_the_way_ns(box, client) < 2e9
 
 
-def test_waiting_behind_others_of_this_client_is_no_part_of_the_way(box, client):
-    def answer(peer: Peer, header: wire.Header) -> None:
-        (answer_slowly if "variant" in header else Peer.answer)(peer, header)
-
-    box.on_infer = answer
+def stop_reading(box):
+    """As many large requests as are sure to fill the way; what lets the box read on."""
     ((peer, _),) = box.wait("hello")
-    box.loop.call_soon_threadsafe(peer.transport.pause_reading)
-    large = {"image": np.zeros(200_000, np.float32)}
-    asked = [{"inputs": large}] * 8 + [{"inputs": image(1), "variant": "behind"}] * 50
-    futures = [client.submit("digits", **each, deadline_ms=MINUTE_MS) for each in asked]
-    box.loop.call_soon_threadsafe(peer.transport.resume_reading)
+    box.run(on_loop(peer.transport.pause_reading))
+    return [{"image": np.zeros(200_000, np.float32)}] * 8, peer.transport.resume_reading
+
+
+async def on_loop(action):
+    action()
+
+
+def test_what_waits_behind_others_leaves_with_what_is_left_of_its_budget_or_not_at_all(box, client):
+    large, read_on = stop_reading(box)
+    futures = [client.submit("digits", each, deadline_ms=MINUTE_MS) for each in large]
+    futures.append(client.submit("digits", image(1), deadline_ms=MINUTE_MS, variant="behind"))
+    with pytest.raises(DeadlineExpired, match=r"waited here, because unix://.* has not taken yet"):
+        client.infer("digits", image(1), deadline_ms=200, variant="expired")
+    box.run(on_loop(read_on))
     for future in futures:
         future.result(PATIENCE_S)
-    assert kept_for_the_way_ns(box, client) < 2e9
+    client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    (behind,) = [header for _, header in box.messages("infer") if "variant" in header]
+    assert behind["variant"] == "behind"
+    assert behind["budget_ns"] < (MINUTE_MS - 200) * 1_000_000
+
+
+def test_what_waits_behind_others_goes_to_the_next_connection(box, client):
+    large, _ = stop_reading(box)
+    futures = [client.submit("digits", each, deadline_ms=MINUTE_MS) for each in large]
+    box.peers[0].drop()
+    for future in futures:
+        assert future.result(PATIENCE_S)["image"].size == 200_000
