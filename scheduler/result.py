@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scheduler import wire
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import InvalidInput
+from scheduler.texts import dtype_name
 
 
 class Timing(NamedTuple):
@@ -85,7 +86,8 @@ class Result:
 
     def __repr__(self) -> str:
         outputs = ", ".join(
-            f"{name!r}: {array.dtype} {list(array.shape)}" for name, array in self.outputs.items()
+            f"{name!r}: {dtype_name(array)} {list(array.shape)}"
+            for name, array in self.outputs.items()
         )
         notes = f", {self.notes}" if self.notes else ""
         return (

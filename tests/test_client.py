@@ -164,6 +164,8 @@ def test_what_a_notebook_shows(box, client):
     assert repr(result) == (
         "<Result completed in 6e-06 ms by 'fp32' on cpu:0, {'image': float64 [1000, 1, 1]}>"
     )
+    result.outputs = {"label": np.array(b"cat")}
+    assert repr(result).endswith("{'label': string []}>")
     result.notes = {"shrunk": "image as float16"}
     assert repr(result).endswith("}, {'shrunk': 'image as float16'}>")
     assert f"{result.outcome}" == "completed" == result.outcome
