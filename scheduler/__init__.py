@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from concurrent.futures import CancelledError
 
+    from scheduler.address import AddressError
     from scheduler.async_client import AsyncClient
     from scheduler.client import Client
+    from scheduler.core.outcomes import Outcome
     from scheduler.errors import (
         DeadlineExpired,
         DeadlineInfeasible,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from scheduler.tasks import AsyncTask, Task, TaskStatus
 
 __all__ = [
+    "AddressError",
     "AsyncClient",
     "AsyncTask",
     "CancelledError",
@@ -44,6 +47,7 @@ __all__ = [
     "InvalidInput",
     "LaxityError",
     "ModelNotFound",
+    "Outcome",
     "Overloaded",
     "ProtocolError",
     "RequestEnded",
@@ -58,10 +62,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AddressError": "scheduler.address",
     "AsyncClient": "scheduler.async_client",
     "AsyncTask": "scheduler.tasks",
     "CancelledError": "concurrent.futures",
     "Client": "scheduler.client",
+    "Outcome": "scheduler.core.outcomes",
     "Result": "scheduler.result",
     "Task": "scheduler.tasks",
     "TaskStatus": "scheduler.tasks",

@@ -9,11 +9,12 @@ import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from itertools import count
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler.address import default_url, parse_address
 from scheduler.call import (
     DEFAULT_PRIORITY,
+    Options,
     infer_call,
     milliseconds,
     no_task_id,
@@ -21,9 +22,12 @@ from scheduler.call import (
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange import Exchange
-from scheduler.frames import async_results, checked_concurrency
+from scheduler.frames import async_results, check_map
 from scheduler.result import Result
 from scheduler.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0
@@ -79,6 +83,9 @@ class AsyncClient:
         self._ids = count(1)
         self._exchange: Exchange | None = None
         self._input_names: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.url!r})"
 
     def __reduce__(self) -> Any:
         """No copy in another process would have the connection.
@@ -215,10 +222,11 @@ class AsyncClient:
         inputs: Mapping[str, Any],
         *,
         deadline_ms: float | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Result:
         """Sends a request and waits for its result; options are those of `submit`."""
-        answer = await self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+        submit: Callable[..., Any] = self.submit
+        answer = await submit(model, inputs, deadline_ms=deadline_ms, **options)
         result: Result = await answer.result() if isinstance(answer, AsyncTask) else answer
         return result
 
@@ -231,7 +239,7 @@ class AsyncClient:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: Literal[False] = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> AsyncIterator[Result]: ...
 
     @overload
@@ -243,7 +251,7 @@ class AsyncClient:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> AsyncIterator[Result | Exception]: ...
 
     def map(
@@ -254,13 +262,13 @@ class AsyncClient:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> AsyncIterator[Result | Exception]:
         """Results of many frames, in order; see `scheduler.Client.map`.
 
         Frames may come from an asynchronous iterable; while one is waited for, results are told.
         """
-        checked_concurrency(concurrency)
+        check_map(frames, concurrency)
         ask: Callable[..., Any] = self.infer if options.get("durable") else self.submit
 
         async def send(frame: Any) -> asyncio.Future[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,19 @@ class Future(Protocol):
 
     def cancel(self) -> bool:
         """Ends it as cancelled."""
+
+
+class Options(TypedDict, total=False):
+    """What `infer` and `map` hand on to `submit`, which says what each means."""
+
+    deadline_s: float | None
+    variant: str | None
+    priority: int
+    weight: float
+    accept_late: bool
+    exact: bool
+    durable: bool
+    id: str | None
 
 
 class Call:
@@ -111,19 +124,21 @@ class Call:
             InvalidInput: It is larger, or has an argument that no message can hold.
         """
         if self.body_bytes > limits.body_bytes:
-            raise _too_large("body", self.body_bytes, url, limits.body_bytes)
+            raise _too_large("body", self.body_bytes, url, limits.body_bytes, "body_mb")
         try:
             frame = wire.encode(self.header, self.buffers)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"an argument can't be written in a message: {error}") from None
         header_bytes = sum(map(len, frame)) - self.body_bytes - wire.PREFIX.size
         if header_bytes > limits.header_bytes:
-            raise _too_large("header", header_bytes, url, limits.header_bytes)
+            raise _too_large("header", header_bytes, url, limits.header_bytes, "header_kb")
         return frame
 
 
-def _too_large(part: str, size: int, url: str, limit: int) -> InvalidInput:
-    return InvalidInput(f"the request's {part} takes {size} bytes, {url} accepts up to {limit}")
+def _too_large(part: str, size: int, url: str, limit: int, setting: str) -> InvalidInput:
+    return InvalidInput(
+        f"the request's {part} takes {size} bytes, {url} accepts up to {limit} (limits.{setting})"
+    )
 
 
 def question_call(

@@ -12,6 +12,7 @@ import typer
 from scheduler.cli_help import SETTINGS, examples
 from scheduler.cli_tables import policy_text
 from scheduler.config import Config, DeviceConfig, config_schema, load_config
+from scheduler.config_cache import without_secrets
 
 app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
 
@@ -66,8 +67,21 @@ def _summary(config: Config) -> dict[str, str]:
         "devices": ", ".join(map(_described, _listed(config))) or "auto",
         "policy": policy_text({**config.policy.options, "name": config.policy.name}),
         "state": str(config.state_dir),
+        **_beyond_the_box(config),
         **{key: f"{path}{_unread(path)}" for key, path in _secrets(config).items()},
     }
+
+
+def _beyond_the_box(config: Config) -> dict[str, str]:
+    said = {}
+    if config.cache is not None:
+        said["cache"] = without_secrets(config.cache.url)
+    if config.cloud:
+        said["cloud"] = ", ".join(f"{each.name} at {each.url}" for each in config.cloud)
+    if (boxes := config.neighbours) is not None:
+        joins = f", joins {', '.join(map(str, boxes.join))}" if boxes.join else ""
+        said["boxes"] = f"this is {boxes.name}{joins}"
+    return said
 
 
 def _secrets(config: Config) -> dict[str, Path]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler.address import default_url, parse_address
 from scheduler.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
 from scheduler.call import (
     DEFAULT_PRIORITY,
+    Options,
     infer_call,
     milliseconds,
     no_task_id,
@@ -21,10 +22,16 @@ from scheduler.call import (
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange_thread import ExchangeThread
-from scheduler.frames import checked_concurrency, results
+from scheduler.frames import check_map, results
 from scheduler.request_future import RequestFuture, check_may_wait
 from scheduler.result import Result
 from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Submit = Callable[..., "Future[Result] | Task"]
+"""`Client.submit`, of which it is not known whether the request is durable."""
 
 
 class Client:
@@ -72,6 +79,9 @@ class Client:
         except BaseException:
             self.close()
             raise
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
 
     def __reduce__(self) -> Any:
         """No copy in another process would have the connection.
@@ -143,7 +153,8 @@ class Client:
 
         Args:
             model: The model's name.
-            inputs: Arrays, or what makes one, by input name.
+            inputs: Arrays, or what makes one, by input name: one item, in the shapes and dtypes of
+                `models()`. With a batch dimension of 1 in front, the outputs have it too.
             deadline_ms: When the result must be here, in milliseconds from now; at most a day.
             deadline_s: The same in seconds; one of the two is required.
             variant: The variant that must run; otherwise the policy chooses.
@@ -204,7 +215,7 @@ class Client:
         inputs: Mapping[str, Any],
         *,
         deadline_ms: float | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Result:
         """Sends a request and waits for its result; options and errors are those of `submit`.
 
@@ -214,9 +225,11 @@ class Client:
             RuntimeError: Besides, in a callback of a future of this client, which can't wait.
         """
         check_may_wait(self._thread)
-        answer = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
-        durable = isinstance(answer, Task)  # which goes on, whoever waits for it
-        result: Result = answer.result() if durable else _waited_for(answer)
+        submit: Submit = self.submit
+        answer = submit(model, inputs, deadline_ms=deadline_ms, **options)
+        if isinstance(answer, Task):  # which goes on, whoever waits for it
+            return answer.result()
+        result: Result = _waited_for(answer)
         return result
 
     @overload
@@ -228,7 +241,7 @@ class Client:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: Literal[False] = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Iterator[Result]: ...
 
     @overload
@@ -240,7 +253,7 @@ class Client:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Iterator[Result | Exception]: ...
 
     def map(
@@ -251,7 +264,7 @@ class Client:
         deadline_ms: float | None = None,
         concurrency: int = CONCURRENCY,
         return_exceptions: bool = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Iterator[Result | Exception]:
         """Results of many frames, in order: each once it is there and the next frame was sent.
 
@@ -269,17 +282,17 @@ class Client:
             LaxityError: The first frame that failed, `InvalidInput` where it is none that can be
                 sent; what is in flight is cancelled.
         """
-        checked_concurrency(concurrency)
+        check_map(frames, concurrency)
+        submit: Submit = self.submit
 
-        def send(frame: Any) -> Future[Result]:
+        def send(frame: Any) -> Future[Result] | Task:
             inputs = self._named(model, frame)
-            future: Future[Result]
             try:
-                future = self.submit(model, inputs, deadline_ms=deadline_ms, **options)
+                return submit(model, inputs, deadline_ms=deadline_ms, **options)
             except InvalidInput as error:  # Told in its turn, after the frames before it.
-                future = Future()
+                future: Future[Result] = Future()
                 future.set_exception(error)
-            return future
+                return future
 
         return results(frames, send, concurrency, return_exceptions)
 

@@ -21,6 +21,9 @@ _HANDSHAKE_S = 5.0
 _LEAVE_ROUNDS, _LEAVE_ROUND_S = 500, 0.001
 _CLOSED = "the daemon closed the connection"
 _SOCKET_BUFFER_BYTES = 1024 * 1024
+_UNSENT_BYTES = 128 * 1024
+"""What the kernel takes beyond what is on its way: more would leave even if nobody waits for it."""
+
 _ACCEPTED = wire.FrameLimits(header_bytes=1024 * 1024, body_bytes=1024 * 1024 * 1024)
 
 OnFrame = Callable[["Connection", wire.Header, "wire.Body | None"], None]
@@ -43,11 +46,23 @@ class Overhead:
         self.ns = first_ns
 
     def observe(self, sample_ns: int) -> None:
-        """Takes in the round trip of one answer, less the server's total."""
+        """Takes in the round trip of one result, less the server's total."""
         error = sample_ns - self._mean
         self._mean += error * 0.0625
         self._deviation += (abs(error) - self._deviation) * 0.0625
         self.ns = max(0, int(self._mean + 2 * self._deviation))
+
+    def refused(self, round_trip_ns: int) -> None:
+        """Takes in the round trip of a refusal, which holds the server's time too.
+
+        What is refused for a way that was slow once would never bring a result to learn from.
+        """
+        if round_trip_ns < self.ns:
+            self.observe(round_trip_ns)
+
+
+def _nothing() -> None:
+    """Who holds nothing back."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -58,6 +73,8 @@ class Connection(asyncio.BufferedProtocol):
         limits: The largest frames that the server accepts.
         encodings: The smaller forms of inputs that it undoes.
         site: The server's site.
+        is_full: True while much waits to leave, and what is written would wait behind it.
+        on_room: Called when that is over.
         draining: True once the server said goodbye.
     """
 
@@ -67,6 +84,8 @@ class Connection(asyncio.BufferedProtocol):
         self.limits = wire.FrameLimits()
         self.encodings: frozenset[str] = frozenset()
         self.site = ""
+        self.is_full = False
+        self.on_room: Callable[[], None] = _nothing
         self.draining = False
         self._on_frame = on_frame
         self._on_lost = on_lost
@@ -100,6 +119,15 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(outbox)
         self._outbox = []
+
+    def pause_writing(self) -> None:
+        """More was written than the other end, or the way, takes at once."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """Next to nothing waits to leave any more."""
+        self.is_full = False
+        self.on_room()
 
     def close(self) -> None:
         """Closes once what was written has left."""
@@ -158,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             if sock.family == socket.AF_UNIX:
                 sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
-        set_up_tcp(sock, CLIENT_GIVES_UP_MS)
+        set_up_tcp(sock, CLIENT_GIVES_UP_MS, TCP_NOTSENT_LOWAT=_UNSENT_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""

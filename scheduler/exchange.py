@@ -36,6 +36,9 @@ from scheduler.result import result_from
 
 _MAX_SENDS = 5
 
+_FILLS_WRITE_BYTES = 65_536
+"""Bodies from here on gain nothing by a write that they share with others."""
+
 _REFUSED_NS = 5_000_000_000
 """How long a daemon's refusal stands for all calls; its tokens change while it runs."""
 
@@ -176,6 +179,8 @@ class Exchange:
     # Ways out.
 
     def _send(self, call: Call, connection: Connection) -> None:
+        if connection.is_full:
+            return  # What it has left is reckoned when it can leave; it may be nothing by then.
         now_ns = time.monotonic_ns()
         if call.is_infer:
             left_ns = call.deadline_ns - now_ns
@@ -196,7 +201,7 @@ class Exchange:
         call.connection = connection
         call.sent_ns = now_ns
         call.sends += 1
-        if len(self._calls) > 1:
+        if len(self._calls) > 1 and call.body_bytes < _FILLS_WRITE_BYTES:
             connection.send_soon(frame)
         else:
             connection.send(frame)
@@ -238,7 +243,8 @@ class Exchange:
         if not call.sends and connection is None:
             return self._dialer.unreachable()
         way_ns = 0 if connection is None else connection.overhead.ns
-        return expired(call, self.url, way_ns, self._dialer.reason)
+        is_full = connection is not None and connection.is_full
+        return expired(call, self.url, way_ns, self._dialer.reason, is_full)
 
     def _on_due(self, call_id: int) -> None:
         call = self._calls[call_id]
@@ -257,7 +263,10 @@ class Exchange:
 
     def wants_connection(self) -> bool:
         """True while something waits for a connection."""
-        return bool(self._waiters) or any(call.connection is None for call in self._calls.values())
+        return bool(self._waiters) or (self._connection is None and self._has_unsent())
+
+    def _has_unsent(self) -> bool:
+        return any(call.connection is None for call in self._calls.values())
 
     def on_open(self, connection: Connection) -> None:
         """Sends what waited for it."""
@@ -269,6 +278,7 @@ class Exchange:
             self._close_if_done(connection)
             return
         self._connection = connection
+        connection.on_room = self._on_room
         while self._waiters:
             waiter = self._waiters.pop()
             if not waiter.done():
@@ -306,8 +316,22 @@ class Exchange:
                     self._end(call, copy(error))
                 elif call.deadline_ns <= now_ns:
                     self._end(call, self._expired(call))
-        if self.wants_connection():
+        if self._has_unsent():
             self._send_waiting()
+
+    def _on_room(self) -> None:
+        """Sends what waited for others to leave, but for what the way alone makes late by now."""
+        connection = self._connection
+        if connection is None:
+            return
+        soonest_ns = time.monotonic_ns() + connection.overhead.ns
+        for call in list(self._calls.values()):
+            if connection.is_full:
+                return
+            waits = call.connection is None and call.id in self._calls
+            hopeless = call.is_infer and not call.accept_late and call.deadline_ns <= soonest_ns
+            if waits and not hopeless:
+                self._send(call, connection)
 
     def _send_waiting(self) -> None:
         connection = self._connection
@@ -386,6 +410,7 @@ class Exchange:
             self._send_waiting()
             return
         if isinstance(error, DeadlineInfeasible):
+            connection.overhead.refused(time.monotonic_ns() - call.sent_ns)
             add_way(error, connection.overhead.ns)
         self._end(call, error)
 
@@ -396,6 +421,8 @@ class Exchange:
         self._dialer.reason = str(header.get("message") or "it drains")
         if self._connection is connection:
             self._connection = None
+            if self._has_unsent():
+                self._dialer.dial()
 
     def _answered(self, connection: Connection, header: wire.Header) -> Call | None:
         call_id = header.get("id")

@@ -12,6 +12,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from concurrent.futures import Future
@@ -27,15 +28,18 @@ _TURN_S = 0.001
 """For how long frames that need no waiting are sent before the event loop has a turn."""
 
 
-def checked_concurrency(value: Any) -> int:
-    """How many requests of a `map` may be in flight.
+def check_map(frames: Any, concurrency: Any) -> None:
+    """Nothing where a `map` can be begun.
 
     Raises:
-        InvalidInput: Not an integer from 1.
+        InvalidInput: The frames are a single one, or the concurrency is no integer from 1.
     """
-    if type(value) is not int or value < 1:
-        raise InvalidInput(f"concurrency is an integer from 1, not {value!r}")
-    return value
+    if isinstance(frames, Mapping):
+        raise InvalidInput(
+            "frames are many, such as [{'image': x}, {'image': y}]; a single dict is for submit"
+        )
+    if type(concurrency) is not int or concurrency < 1:
+        raise InvalidInput(f"concurrency is an integer from 1, not {concurrency!r}")
 
 
 def results(

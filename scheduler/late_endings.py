@@ -6,7 +6,7 @@ from scheduler.call import Call
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, LaxityError, Unavailable
 
 
-def expired(call: Call, url: str, way_ns: float, lost: str) -> LaxityError:
+def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> LaxityError:
     """What an unanswered call ends with when its time is over.
 
     Args:
@@ -14,6 +14,7 @@ def expired(call: Call, url: str, way_ns: float, lost: str) -> LaxityError:
         url: Where the box is.
         way_ns: How long the way there and back takes by itself.
         lost: Why the last connection was lost.
+        is_full: Whether what was sent before has yet to leave.
     """
     budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
     detail = {"budget_ms": budget_ms}
@@ -23,6 +24,8 @@ def expired(call: Call, url: str, way_ns: float, lost: str) -> LaxityError:
         where = f"the connection to {url} was lost: {lost}"
     elif call.sends:
         where = f"no answer from {url}"
+    elif is_full:
+        where = f"it waited here, because {url} has not taken yet what was sent before"
     elif budget_ms <= way_ns / 1e6:
         where = f"the way to {url} and back takes {way_ns / 1e6:.2g} ms by itself"
     else:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scheduler import wire
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import InvalidInput
+from scheduler.texts import dtype_name
 
 
 class Timing(NamedTuple):
@@ -39,7 +40,7 @@ def with_restoring(timing_ns: tuple[int, int, int, int], restore_ns: int) -> Tim
     return Timing(queue_ns, transfer_ns + restore_ns, execute_ns, total_ns + restore_ns)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Result:
     """The outputs of one inference and how it went.
 
@@ -82,6 +83,17 @@ class Result:
     def __iter__(self) -> Iterator[str]:
         """The names of the outputs, which `in` looks through as well."""
         return iter(self.outputs)
+
+    def __repr__(self) -> str:
+        outputs = ", ".join(
+            f"{name!r}: {dtype_name(array)} {list(array.shape)}"
+            for name, array in self.outputs.items()
+        )
+        notes = f", {self.notes}" if self.notes else ""
+        return (
+            f"<Result {self.outcome} in {self.timing.total_ns / 1e6:.3g} ms "
+            f"by {self.variant!r} on {self.target}, {{{outputs}}}{notes}>"
+        )
 
     @property
     def late(self) -> bool:

@@ -23,7 +23,7 @@ _OPTIONS = {
 }
 
 
-def set_up_tcp(sock: socket.socket, gives_up_ms: int) -> None:
+def set_up_tcp(sock: socket.socket, gives_up_ms: int, **more: int) -> None:
     """Sets the options of a connection that has just been opened; leaves unix sockets alone.
 
     Systems other than Linux do without those that they lack.
@@ -31,10 +31,11 @@ def set_up_tcp(sock: socket.socket, gives_up_ms: int) -> None:
     Args:
         sock: The connection's.
         gives_up_ms: How long what was sent may stay unacknowledged (`TCP_USER_TIMEOUT`).
+        **more: Other options of TCP.
     """
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in {**_OPTIONS, "TCP_USER_TIMEOUT": gives_up_ms}.items():
+    for name, value in {**_OPTIONS, "TCP_USER_TIMEOUT": gives_up_ms, **more}.items():
         if (option := getattr(socket, name, None)) is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -140,6 +140,7 @@ def test_map_is_in_order_and_lazy(box):
                 seen += 1
                 assert drawn <= seen + 3
             assert seen == 50
+            assert repr(client) == f"AsyncClient({box.url!r})"
             with pytest.raises(InvalidInput, match="concurrency"):
                 async for _ in client.map("digits", [], deadline_ms=1, concurrency=0):
                     pass

@@ -599,6 +599,21 @@ class TestConfig:
         filled = json.loads(laxity("config", "check", str(path), "--json")[1])
         assert (filled["policy"]["name"], filled["drain_s"]) == ("edf", 10.0)
 
+    def test_what_is_used_beyond_the_box_is_listed_without_secrets(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text("""\
+cache: {url: "redis://:hush@10.0.0.5:6379/0"}
+cloud: [{name: eu, url: "grpcs://infer.example:443"}]
+listen: {native: tcp://127.0.0.1:8702}
+neighbours: {name: box-a, join: [127.0.0.1:8712]}
+token_file: token
+""")
+        status, out, err = laxity("config", "check", str(path))
+        assert (status, err) == (0, "")
+        assert re.search(r"cache +redis://10.0.0.5:6379/0\n", out)
+        assert re.search(r"cloud +eu at grpcs://infer.example:443\n", out)
+        assert re.search(r"boxes +this is box-a, joins tcp://127.0.0.1:8712\n", out)
+
     @pytest.mark.parametrize(
         ("text", "said"),
         [

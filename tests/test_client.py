@@ -124,9 +124,13 @@ class TestInfer:
 
     def test_inputs_over_the_box_limit_are_not_sent(self, box, client):
         x = np.zeros(300_000, np.float32)
-        with pytest.raises(InvalidInput, match=r"1200000 bytes.* accepts up to 1000000"):
+        with pytest.raises(
+            InvalidInput, match=r"1200000 bytes.* accepts up to 1000000 \(limits.body_mb\)"
+        ):
             client.infer("digits", {"image": x}, deadline_ms=MINUTE_MS)
-        with pytest.raises(InvalidInput, match=r"header takes .* bytes.* accepts up to 65536"):
+        with pytest.raises(
+            InvalidInput, match=r"header takes .* bytes.* accepts up to 65536 \(limits.header_kb\)"
+        ):
             client.infer("x" * 70_000, image(1), deadline_ms=MINUTE_MS)
         assert not box.messages("infer")
 
@@ -146,6 +150,34 @@ class TestInfer:
 
 def test_every_error_that_a_box_answers_with_has_a_name_in_the_package():
     assert {error.__name__ for error in ERRORS.values()} <= set(scheduler.__all__)
+
+
+def test_all_that_is_raised_or_given_has_a_name_in_the_package():
+    assert all(getattr(scheduler, name).__name__ == name for name in scheduler.__all__)
+    with pytest.raises(scheduler.AddressError):
+        Client("http://box")
+
+
+def test_what_a_notebook_shows(box, client):
+    result = client.infer("digits", {"image": np.zeros((1000, 1, 1))}, deadline_ms=MINUTE_MS)
+    assert repr(client) == f"Client({box.url!r})"
+    assert repr(result) == (
+        "<Result completed in 6e-06 ms by 'fp32' on cpu:0, {'image': float64 [1000, 1, 1]}>"
+    )
+    result.outputs = {"label": np.array(b"cat")}
+    assert repr(result).endswith("{'label': string []}>")
+    result.notes = {"shrunk": "image as float16"}
+    assert repr(result).endswith("}, {'shrunk': 'image as float16'}>")
+    assert f"{result.outcome}" == "completed" == result.outcome
+    assert result.outcome is scheduler.Outcome.COMPLETED
+
+
+def test_a_type_checker_knows_the_options(client: Client) -> None:
+    """It is mypy that fails where one of these comments is not needed."""
+    with pytest.raises(TypeError, match="prio"):
+        client.infer("digits", image(1), deadline_ms=MINUTE_MS, prio=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="prio"):
+        list(client.map("digits", [image(1)], deadline_ms=1, prio=3))  # type: ignore[call-overload]
 
 
 class TestArguments:
@@ -488,6 +520,10 @@ class TestMap:
     def test_concurrency_is_checked_at_once(self, client):
         with pytest.raises(InvalidInput, match="concurrency is an integer from 1"):
             client.map("digits", [], deadline_ms=1, concurrency=0)
+
+    def test_a_single_frame_is_not_taken_for_many(self, client):
+        with pytest.raises(InvalidInput, match=r"frames are many, .* single dict is for submit"):
+            client.map("digits", image(1), deadline_ms=MINUTE_MS)
 
 
 class TestCallbacks:

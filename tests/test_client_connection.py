@@ -10,20 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 
+import numpy as np
 import pytest
 
 from scheduler import (
     Client,
     DeadlineExpired,
+    DeadlineInfeasible,
     ProtocolError,
     Unauthorized,
     Unavailable,
     exchange,
+    wire,
 )
 from scheduler.address import parse_address
 from scheduler.connection import connect
 from scheduler.exchange import Exchange
 from tests.fake_box import Peer, ignore, image, welcome
+from tests.waiting import PATIENCE_S
 
 MINUTE_MS = 60_000
 
@@ -348,3 +352,61 @@ def test_a_connection_that_opens_after_the_end_is_closed(box):
             connection.check()
 
     asyncio.run(main())
+
+
+def answer_slowly(peer: Peer, header: wire.Header) -> None:
+    """As one whose own time was 5 s less than it was, which the way must have taken."""
+    peer.answer(header, timing=[1, 2, 3, -5_000_000_000])
+
+
+def kept_for_the_way_ns(box, client):
+    before = len(box.messages("infer"))
+    client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+    _, header = box.wait("infer", before + 1)[before]
+    return MINUTE_MS * 1_000_000 - header["budget_ns"]
+
+
+def test_a_way_that_was_slow_is_not_the_last_word_where_all_is_refused(box, client):
+    box.on_infer = answer_slowly
+    for _ in range(50):
+        client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    assert kept_for_the_way_ns(box, client) > 4e9
+    box.on_infer = partial(Peer.refuse, code="infeasible")
+    for _ in range(200):
+        with pytest.raises(DeadlineInfeasible):
+            client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    assert kept_for_the_way_ns(box, client) < 2e9
+
+
+def stop_reading(box):
+    """As many large requests as are sure to fill the way; what lets the box read on."""
+    ((peer, _),) = box.wait("hello")
+    box.run(on_loop(peer.transport.pause_reading))
+    return [{"image": np.zeros(200_000, np.float32)}] * 8, peer.transport.resume_reading
+
+
+async def on_loop(action):
+    action()
+
+
+def test_what_waits_behind_others_leaves_with_what_is_left_of_its_budget_or_not_at_all(box, client):
+    large, read_on = stop_reading(box)
+    futures = [client.submit("digits", each, deadline_ms=MINUTE_MS) for each in large]
+    futures.append(client.submit("digits", image(1), deadline_ms=MINUTE_MS, variant="behind"))
+    with pytest.raises(DeadlineExpired, match=r"waited here, because unix://.* has not taken yet"):
+        client.infer("digits", image(1), deadline_ms=200, variant="expired")
+    box.run(on_loop(read_on))
+    for future in futures:
+        future.result(PATIENCE_S)
+    client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    (behind,) = [header for _, header in box.messages("infer") if "variant" in header]
+    assert behind["variant"] == "behind"
+    assert behind["budget_ns"] < (MINUTE_MS - 200) * 1_000_000
+
+
+def test_what_waits_behind_others_goes_to_the_next_connection(box, client):
+    large, _ = stop_reading(box)
+    futures = [client.submit("digits", each, deadline_ms=MINUTE_MS) for each in large]
+    box.peers[0].drop()
+    for future in futures:
+        assert future.result(PATIENCE_S)["image"].size == 200_000

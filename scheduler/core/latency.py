@@ -138,12 +138,16 @@ class _Promise:
 
     def __init__(self, quantile: float, sizes: int) -> None:
         self.misses = 1 - quantile
-        self.aims = [self.misses] * sizes
+        self.aim_as_promised(sizes)
         self.rungs: list[int] | None = None
         self.ladder: Ladder | None = None
         self.given: Ladder | None = None
         self.batches = 0
         self.kept = 0
+
+    def aim_as_promised(self, sizes: int) -> None:
+        """Takes the margins back."""
+        self.aims = [self.misses] * sizes
 
     def check(self, rung: int, sample_ns: int) -> None:
         """Compares a batch with what was said last of its size, and adapts the margin."""
@@ -250,6 +254,10 @@ class LatencyCurve:
             raise ValueError(f"a batch has 1 to {self.batch_sizes[-1]} items here, not {batch}")
         return self.ladder(quantile).latency_ns[bisect_left(self.batch_sizes, batch)]
 
+    def alone_ns(self, quantile: float) -> int:
+        """As `predict` for a single item, by who promises nothing: no margin, no calibration."""
+        return self._windows[0].quantile(1 - quantile)
+
     # -- learning
 
     def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:
@@ -307,6 +315,11 @@ class LatencyCurve:
         return None if self._observed_ns is None else self._observed_ns + STALE_NS + 1
 
     def forget(self) -> None:
-        """Falls back to the profile."""
+        """Falls back to the profile, without a margin.
+
+        What was refused for its margin alone brought nothing that could have changed it.
+        """
         self._observed_ns = None
+        for promise in self._promises.values():
+            promise.aim_as_promised(len(self.batch_sizes))
         self._seed()

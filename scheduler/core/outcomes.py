@@ -8,6 +8,9 @@ from enum import Enum
 class Outcome(str, Enum):
     """The one way in which an accepted request ended."""
 
+    def __str__(self) -> str:
+        return self.value
+
     COMPLETED = "completed"
     """The result was there within the deadline."""
     LATE = "late"

@@ -81,7 +81,7 @@ class Doubts:
                     continue
                 is_busy = not _is_unused(target, offer, submission.kind, now_ns)
                 if not is_busy or self._may_disturb(target, offer, submission, now_ns):
-                    likely_ns = target.curve(offer, submission.kind).predict(1, _LIKELY)
+                    likely_ns = target.curve(offer, submission.kind).alone_ns(_LIKELY)
                     due.append((is_busy, likely_ns, target.spec.id, offer))
         if not due:
             return None
@@ -99,7 +99,7 @@ class Doubts:
         if target.spec.remote or target.spec.width > 1 or not target.up:
             return False
         curve = target.curve(offer, submission.kind)
-        alone_ns = curve.predict(1, _SURELY)
+        alone_ns = curve.alone_ns(_SURELY)
         since_ns = self._disturbed_ns.get(target.spec.id, target.told_ns)
         if not 0 < submission.budget_ns < alone_ns or SHARE * (now_ns - since_ns) < RUNS * alone_ns:
             return False
@@ -135,4 +135,4 @@ def _may_be_why(target: TargetState, offer: Offer, submission: Submission) -> bo
     if 2 * target.spec.transfer_ns[0] >= submission.budget_ns:
         return False  # probes tell of the round trip, for nothing
     way_ns = target.spec.transfer(len(submission.body))
-    return target.curve(offer, submission.kind).predict(1, _SURELY) + way_ns > submission.budget_ns
+    return target.curve(offer, submission.kind).alone_ns(_SURELY) + way_ns > submission.budget_ns

@@ -73,6 +73,13 @@ def test_a_model_whose_measurement_alone_forbids_it_is_measured_on_a_busy_device
     assert asked(Doubts(), [busy_device(40)], now_ns) is None, "it was refused for the load"
 
 
+def test_a_doubt_promises_nothing():
+    """`laxity status` tells how well the policy's predictions are kept, not those of a doubt."""
+    for state in (device("cpu:0"), busy_device()):
+        assert asked(Doubts(), [state], 3_600 * S) == "cpu:0"
+        assert state.calibration() == []
+
+
 def test_a_model_that_a_busy_device_runs_tells_of_itself():
     busy, now_ns = busy_device(), 3_600 * S
     busy.curve(busy.offers["m"][0]).observe(1, 100 * MS, now_ns - 1)

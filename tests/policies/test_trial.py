@@ -124,3 +124,10 @@ def test_the_tutorial_shows_the_example():
     tutorial = (ROOT / "docs/tutorial-policy.md").read_text()
     code = EXAMPLE.read_text().split('"""')[2].strip()
     assert code in tutorial
+
+
+def test_what_the_example_imports_tells_type_checkers_its_types():
+    """In an installation they look at no package without that file."""
+    packages = set(re.findall(r"^from (policies|scheduler)", EXAMPLE.read_text(), re.MULTILINE))
+    assert packages == {"policies", "scheduler"}
+    assert all((ROOT / package / "py.typed").is_file() for package in packages)
