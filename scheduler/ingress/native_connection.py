@@ -25,6 +25,7 @@ from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.restoring import Restored
 from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
+from scheduler.ingress.turns import Frames, Turns
 from scheduler.result import with_restoring
 from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
 from scheduler.tenants import ANYONE, OWNER, Tenant
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 HELLO_S = 5.0
 """How long a connection may take to say hello."""
+
+_LIGHT = TASK_MESSAGES | {"infer", "cancel"}
+"""Messages that are answered later; what any other one asks for is worked out at once."""
 
 
 class NativeConnection(asyncio.BufferedProtocol):
@@ -53,6 +57,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._intake = door.intake
         self._reader = FrameReader(door.rules.frames, self._allocate)
         self._transport: asyncio.Transport | None = None
+        self._turns: Turns | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
         self._known = False
         self._ids: dict[int, int | None] = {}
@@ -68,6 +73,7 @@ class NativeConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        self._turns = Turns(self._transport, _LIGHT, self._take_or_refuse)
         if (peer := transport.get_extra_info("socket")) is not None:
             set_up_tcp(peer, DOOR_GIVES_UP_MS)
         try:
@@ -86,16 +92,15 @@ class NativeConnection(asyncio.BufferedProtocol):
         try:
             frames = self._reader.advance(nbytes)
             self._inflow.note(OWNER if self.is_door else self._tenant)
-            if frames:
-                self._take(frames)
         except LaxityError as error:
             self.refuse(error)
-        finally:
-            self._door.flush()
+        else:
+            if self._turns is not None:
+                self._turns.add(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for what it asked."""
-        self._transport = None
+        self._transport = self._turns = None
         self._inflow.end()
         # They refer back to this, and the reader's buffer should not wait for the collector.
         del self._inflow, self._reader
@@ -110,13 +115,13 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more requests from it."""
-        if self._transport is not None:
-            self._transport.pause_reading()
+        if self._turns is not None:
+            self._turns.stop()
 
     def resume_writing(self) -> None:
         """It does again."""
-        if self._transport is not None:
-            self._transport.resume_reading()
+        if self._turns is not None:
+            self._turns.go_on()
 
     # -- reading
 
@@ -131,7 +136,15 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _stands_still(self) -> None:
         self.refuse(Unavailable(f"nothing more of a message came for {STALL_S:g} s"))
 
-    def _take(self, frames: list[tuple[Header, Body | None]]) -> None:
+    def _take_or_refuse(self, frames: Frames) -> None:
+        try:
+            self._take(frames)
+        except LaxityError as error:
+            self.refuse(error)
+        finally:
+            self._door.flush()
+
+    def _take(self, frames: Frames) -> None:
         submissions: list[Submission] = []
         try:
             for header, body in frames:

@@ -318,6 +318,53 @@ def test_a_body_that_stands_still_is_given_up(
     run(test)
 
 
+class Asked:
+    """What `status` answers, and how often it was asked."""
+
+    def __init__(self, box: Box, answer: str = "") -> None:
+        self.count = 0
+        self._answer = answer
+        box.door.status = self
+
+    def __call__(self) -> str:
+        self.count += 1
+        return self._answer
+
+
+def test_who_asks_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            asked = Asked(box)
+            eager, other = [await RawClient.of(tmp_path, "all") for _ in range(2)]
+            eager.writer.writelines(encode({"t": "status", "id": n})[0] for n in range(500))
+            await until(lambda: asked.count > 0)
+            other.writer.writelines(encode({"t": "models", "id": 1}))
+            assert (await other.told())["t"] == "reply"
+            assert asked.count < 250
+            assert [(await eager.told())["id"] for _ in range(500)] == list(range(500))
+            eager.writer.writelines(encode({"t": "status", "id": 500}))
+            assert (await eager.told())["id"] == 500
+            for client in (eager, other):
+                client.writer.close()
+
+    run(test)
+
+
+def test_who_reads_no_answers_has_no_more_worked_out(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            asked = Asked(box, "how it is " * 1_000)
+            client = await RawClient.of(tmp_path, "all")
+            client.writer.writelines(encode({"t": "status", "id": n})[0] for n in range(2_000))
+            for _ in range(4_000):
+                await asyncio.sleep(0)
+            assert 0 < asked.count < 1_000
+            assert [(await client.told())["id"] for _ in range(2_000)] == list(range(2_000))
+            client.writer.close()
+
+    run(test)
+
+
 def test_who_is_in_is_looked_at_again_when_the_tenants_change(tmp_path: Path) -> None:
     """A token that no longer counts ends its connection; other changes hold from then on."""
 
