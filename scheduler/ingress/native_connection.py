@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
@@ -285,14 +286,22 @@ class NativeConnection(asyncio.BufferedProtocol):
         names = certificate_names(self._transport.get_extra_info("peercert"))
         return self._door.rules.access.by_token_or_certificate(self._token, names)
 
-    def _take_infer(self, header: Header, body: Body | None, restore_ns: int = 0) -> Submission:
+    def _take_infer(
+        self,
+        header: Header,
+        body: Body | None,
+        restore_ns: int = 0,
+        count_out: Callable[[], None] | None = None,
+    ) -> Submission:
         client_id = self._checked_new_id(header)
 
         def reply(answer: Answer) -> None:
             self._answer(client_id, answer, restore_ns)
 
         tenant = self._tenant_of(header)
-        submission = self._door.admission.submission(header, body, tenant, reply, self._is_box)
+        submission = self._door.admission.submission(
+            header, body, tenant, reply, self._is_box, count_out
+        )
         self._ids[client_id] = None
         self._new_ids.append(client_id)
         return submission
@@ -313,24 +322,28 @@ class NativeConnection(asyncio.BufferedProtocol):
         Until then it is held like any other.
         """
         client_id = self._checked_new_id(header)
-        self._door.admission.check(header, self._tenant_of(header))
+        admission, tenant = self._door.admission, self._tenant_of(header)
+        admission.check(header, tenant)
         ticket = object()
 
         def ended(restored: Restored | LaxityError) -> None:
             if self._restoring.get(client_id) is not ticket or self._transport is None:
+                count_out()
                 return  # cancelled, or the client is gone
             del self._restoring[client_id], self._ids[client_id]
             try:
                 if isinstance(restored, LaxityError):
                     raise restored
-                self._submit([self._take_infer(*restored)])
+                self._submit([self._take_infer(*restored, count_out)])
             except LaxityError as error:
+                count_out()
                 self._say(replies.refusal(client_id, error))
             finally:
                 self._door.flush()
 
         free_bytes = self._driver.core.limits.bytes - self._door.reading.count
-        self._door.restorer.begin(header, body, free_bytes, ended)
+        count_in = partial(admission.count_in, tenant)
+        count_out = self._door.restorer.begin(header, body, free_bytes, count_in, ended)
         self._ids[client_id] = None
         self._restoring[client_id] = ticket
 

@@ -26,12 +26,12 @@ from scheduler import (
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.daemon.driver import Driver
-from scheduler.ingress import inflow, native_connection
+from scheduler.ingress import inflow, native_connection, restoring
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.tasks import Question
 from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
-from scheduler.wire import PREFIX, FrameLimits, encode
+from scheduler.wire import PREFIX, FrameLimits, Tensors, encode
 from tests.neighbours.boxes import card
 
 TOKENS = {name: new_token() for name in ("all", "line", "chief")}
@@ -360,6 +360,36 @@ def test_who_reads_no_answers_has_no_more_worked_out(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
             assert 0 < asked.count < 1_000
             assert [(await client.told())["id"] for _ in range(2_000)] == list(range(2_000))
+            client.writer.close()
+
+    run(test)
+
+
+def test_inputs_are_had_back_for_as_many_requests_as_a_tenant_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had_back: list[Tensors] = []
+    packed = restoring._packed
+
+    def counted(tensors: Tensors, work: Any) -> Any:
+        had_back.append(tensors)
+        return packed(tensors, work)
+
+    monkeypatch.setattr(restoring, "_packed", counted)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            slow = tenant("line", "infer").model_copy(update={"rate_per_s": 1e-6, "burst": 2})
+            box.door.take_access(Access([slow]))
+            client = await RawClient.of(tmp_path, "line")
+            infer = {"t": "infer", "model": "line-a", "budget_ns": 10**9, "enc": {"x": "float16"}}
+            infer["in"] = [["x", "float16", [4]]]
+            for number in range(5):
+                client.writer.writelines(encode({**infer, "id": number}, [bytes(8)]))
+            codes = {told["id"]: told["code"] for told in [await client.told() for _ in range(5)]}
+            assert [codes[n] for n in range(5)] == ["unavailable"] * 2 + ["overloaded"] * 3
+            assert len(had_back) == 2
+            assert box.door.admission.quotas.held() == {"line": 0}
             client.writer.close()
 
     run(test)

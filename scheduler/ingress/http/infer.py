@@ -160,6 +160,7 @@ class InferTurns:
         reader = service.memory.reader(tenant, service.body_bytes, turn.hold_beside)
         request = parsed(info, version, headers, body, self._limits.json_bytes, reader)
         if request.encoded:
+            service.box.check_rested(tenant)
             self._turns.start(turn, self._restore(turn, info, request))
         else:
             self._ask(turn, info, request)
