@@ -56,7 +56,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._token: Any = None
         self._driver = door.driver
         self._intake = door.intake
-        self._reader = FrameReader(door.rules.frames, self._allocate)
+        self._reader: FrameReader
+        self._inflow: Inflow
         self._transport: asyncio.Transport | None = None
         self._turns: Turns | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
@@ -65,7 +66,6 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._new_ids: list[int] = []
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
-        self._inflow = Inflow(self._reader, door.reading, self._stands_still)
         self._is_box = False
         self._restoring: dict[int, object] = {}
 
@@ -75,6 +75,9 @@ class NativeConnection(asyncio.BufferedProtocol):
         """A client is there."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
         self._turns = Turns(self._transport, _LIGHT, self._take_or_refuse)
+        # Not before, because its memory is large, and of handshakes of TLS there may be any number.
+        self._reader = FrameReader(self._door.rules.frames, self._allocate)
+        self._inflow = Inflow(self._reader, self._door.reading, self._stands_still)
         if (peer := transport.get_extra_info("socket")) is not None:
             set_up_tcp(peer, DOOR_GIVES_UP_MS)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -210,6 +211,20 @@ def test_who_says_nothing_keeps_nobody_out(tmp_path: Path) -> None:
                     assert b"8 connections are open already" in await reader.read()
             for _, writer in silent:
                 writer.close()
+
+    run(test)
+
+
+def test_who_is_not_in_yet_takes_next_to_no_memory(tmp_path: Path) -> None:
+    """Of handshakes of TLS there may be any number: nobody counts them."""
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            tracemalloc.start()
+            waiting = [box.door() for _ in range(10)]
+            size, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert size / len(waiting) < 20_000
 
     run(test)
 
