@@ -142,6 +142,7 @@ class InferTurns:
         box = self._service.box
         info = box.known(model, version) or await box.model(model, version)
         if coding := request.headers.get("content-encoding"):
+            box.check_rested(request.tenant)
             turn.take_body(await self._decoded(request.body, coding))
         self._begin(turn, info, version, request.body)
 
