@@ -16,7 +16,7 @@ def make_run_dir() -> Path:
     """A fresh folder that only this user can enter, and this process's until it ends.
 
     It has a short path, because Ray and the workers put unix sockets below it, whose paths may
-    have 107 bytes. Folders of runs that were killed are removed.
+    have 107 bytes. Folders of this user's runs that were killed are removed.
     """
     root = Path(tempfile.gettempdir())
     for old in root.glob(f"{_PREFIX}*"):
@@ -29,13 +29,19 @@ def make_run_dir() -> Path:
 
 
 def _is_used(folder: Path) -> bool:
-    """By its lock: in another container the same number is another process."""
+    """By its lock: in another container the same number is another process.
+
+    Another user's is not looked into: everybody can make folders here, and put into them whatever
+    this process would stumble over.
+    """
     try:
+        if folder.lstat().st_uid != os.geteuid():
+            return True
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:  # about to be locked, or of a version that locked none
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         return not pid.isdigit() or _is_alive(int(pid))
-    except OSError:  # another user's
+    except OSError:  # no folder of a run
         return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

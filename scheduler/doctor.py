@@ -23,6 +23,7 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from scheduler.config import Config
 from scheduler.config_cache import without_secrets
+from scheduler.tenants import read_tenants
 
 Level = Literal["good", "warning", "error"]
 
@@ -245,6 +246,7 @@ def check_files(around: Surroundings) -> Iterator[Finding]:
         yield Finding("files", "error", problem, "mend it: with this the box does not start")
     if not problems:
         yield Finding("files", "good", "what is named of tokens and certificates can be read")
+        yield from _check_shown(around.config)
     for path in _keys(around.config):
         if os.path.exists(path) and path.stat().st_mode & 0o007:
             yield Finding(
@@ -255,6 +257,20 @@ def check_files(around: Surroundings) -> Iterator[Finding]:
             )
     for path, is_chain in _certificates(around.config):
         yield from _check_validity(path, is_chain)
+
+
+def _check_shown(config: Config) -> Iterator[Finding]:
+    """Whoever has the scope `peer` names the box that is called upon, and shown a token, next."""
+    if config.neighbours is None or config.neighbours.token_file or not config.token_file:
+        return
+    tenants = () if config.tenants_file is None else read_tenants(config.tenants_file)
+    if peers := [tenant.name for tenant in tenants if "peer" in tenant.scopes]:
+        yield Finding(
+            "files",
+            "warning",
+            f"neighbours: {', '.join(peers)} may come in as a box, and is shown the owner's token",
+            "give neighbours.token_file a tenant's token, with the scope peer alone",
+        )
 
 
 def _keys(config: Config) -> list[Path]:

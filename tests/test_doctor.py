@@ -167,6 +167,22 @@ def test_keys_and_tokens_are_their_owners_alone(tmp_path) -> None:
     assert f"chmod 600 {tmp_path / 'box.key'}" in key.remedy
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_tenant_that_is_a_box_is_not_to_be_shown_the_owners_token(tmp_path, own: bool) -> None:
+    for name in ("token", "peers"):
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text("0123456789abcdef")
+    (tmp_path / "tenants").touch(0o600)
+    (tmp_path / "tenants").write_text("tenants: [{name: box-b, scopes: [infer, peer]}]")
+    neighbours = {"name": "box-a", **({"token_file": "peers"} if own else {})}
+    files = {"token_file": "token", "tenants_file": "tenants"}
+    listen = {"native": "tcp://127.0.0.1:8702"}
+    good, *found = check_files(around(tmp_path, **files, listen=listen, neighbours=neighbours))
+    assert good.level == "good"
+    assert [each.level for each in found] == ([] if own else ["warning"])
+    assert all("box-b" in each.message for each in found)
+
+
 def test_files_of_a_cloud_that_can_not_be_read_are_named(tmp_path) -> None:
     cloud = {"name": "far", "url": "grpcs://far.example", "token_file": "no", "tls": {"ca": "ca"}}
     token, ca = check_files(around(tmp_path, cloud=[cloud]))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import time
@@ -30,8 +31,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import TypeAdapter
+
 from scheduler.core.offers import Offer
-from scheduler.core.signature import Signature, TensorSpec
+from scheduler.core.signature import DTYPES, STRING, Signature
 from scheduler.wire import (
     ALIGNMENT,
     Body,
@@ -44,7 +47,8 @@ from scheduler.wire import (
     pack_tensors,
     unpack_tensors,
 )
-from workers.model import CacheRules, Encoding, InputForms, NearRules
+from workers.model import CacheRules, InputForms
+from workers.model_yaml import NAME_PATTERN
 
 LINK_LIMITS = FrameLimits(header_bytes=4 << 20, body_bytes=(1 << 32) - 1)
 SOCKET_BYTES = 4 << 20
@@ -67,6 +71,9 @@ class ModelCard:
     def approximates(self) -> bool:
         """Whether an answer may be one to inputs that are not quite those of the request."""
         return bool(self.shrink) or (self.cache is not None and self.cache.near is not None)
+
+
+_CARDS = TypeAdapter(ModelCard)
 
 
 class Host(Protocol):
@@ -101,38 +108,23 @@ def offer_from(header: Header) -> Offer:
     return Offer(**fields)
 
 
-def card_from(fields: dict[str, Any]) -> ModelCard:
-    """The model card of a catalog message."""
-    signature = fields["signature"]
-    inputs, outputs = (
-        tuple(TensorSpec(s["name"], s["dtype"], tuple(s["shape"])) for s in signature[side])
-        for side in ("inputs", "outputs")
-    )
-    return ModelCard(
-        fields["name"],
-        fields["description"],
-        Signature(inputs, outputs, signature["batched"]),
-        tuple(fields["variants"]),
-        fields["max_batch"],
-        fields["digest"],
-        _rules_from(fields["cache"]),
-        tuple(map(_forms_from, fields.get("shrink", ()))),
-    )
+def card_from(fields: Any) -> ModelCard:
+    """The model card of a catalog message, in which another box may have said anything.
 
-
-def _rules_from(fields: dict[str, Any] | None) -> CacheRules | None:
-    if fields is None:
-        return None
-    near = fields["near"]
-    return CacheRules(fields["ttl_s"], fields["max_kb"], NearRules(**near) if near else None)
-
-
-def _forms_from(fields: dict[str, Any]) -> InputForms:
-    encodings = [
-        Encoding(**{**e, "scale": tuple(e["scale"]), "offset": tuple(e["offset"])})
-        for e in fields["encodings"]
-    ]
-    return InputForms(fields["input"], tuple(encodings))
+    Raises:
+        ValueError: It is none.
+    """
+    card = _CARDS.validate_python(fields)
+    if card.max_batch < 1:
+        raise ValueError(f"max_batch of {card.name!r:.80} is {card.max_batch}")
+    for name in (card.name, *card.variants):
+        if re.fullmatch(NAME_PATTERN, name) is None:
+            raise ValueError(f"{name!r:.80} is no name of a model or variant")
+    for spec in (*card.signature.inputs, *card.signature.outputs):
+        sizes = [size for size in spec.shape if size is not None]
+        if spec.dtype not in (*DTYPES, STRING) or min(sizes, default=0) < 0:
+            raise ValueError(f"{spec.name!r:.80} is {spec.dtype!r:.80} {spec.shape!r:.80}")
+    return card
 
 
 Measure = Callable[[str, str], None]

@@ -37,7 +37,7 @@ from scheduler.daemon.parts import (
     open_journal,
     open_tasks,
 )
-from scheduler.ingress.certificates import load_certificate, server_context
+from scheduler.ingress.certificates import HANDSHAKE_S, load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
@@ -186,9 +186,14 @@ class SchedulerProcess:
     async def _listen(self, address: Address) -> asyncio.AbstractServer | UnixDoor:
         if address.path is None:
             tls = self._tls if address.scheme == "tls" else None
+            patience_s = HANDSHAKE_S if tls is not None else None
             try:
                 return await self._loop.create_server(
-                    self._door, address.host, address.port or 0, ssl=tls
+                    self._door,
+                    address.host,
+                    address.port or 0,
+                    ssl=tls,
+                    ssl_handshake_timeout=patience_s,
                 )
             except OSError as error:
                 why = os.strerror(error.errno) if error.errno and error.errno > 0 else error

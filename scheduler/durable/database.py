@@ -66,6 +66,8 @@ class Database:
         """Opens the file, checks all of it, and makes the tables where it is new."""
         self._bounds = bounds
         self._use: dict[str, list[int]] = {}
+        if not reading:
+            path.touch(0o600)  # as SQLite's files beside it are then, too
         mode = "ro" if reading else "rwc"
         self._sql = sqlite3.connect(
             f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=10

@@ -53,10 +53,12 @@ class Admission:
         tenant: Tenant,
         reply: Callable[[Answer], None],
         forwarded: bool = False,
+        count_out: Callable[[], None] | None = None,
     ) -> Submission:
         """The request that an `infer` message asks for.
 
-        One that another box has forwarded stays here.
+        One that another box has forwarded stays here. One that has been counted in already, by
+        `count_in`, is counted out at its end, unless this raises.
 
         Raises:
             InvalidInput: Something in it is wrong.
@@ -72,7 +74,9 @@ class Admission:
         )
         shape = self._shapes.of(header)
         try:
-            return self._taken_in(header, body, tenant, reply, forwarded, budget_ns, shape)
+            return self._taken_in(
+                header, body, tenant, reply, forwarded, count_out, budget_ns, shape
+            )
         except RequestEnded:
             self.statistics.note_refused(shape.kind.model, shape.kind.variant)
             raise
@@ -84,11 +88,11 @@ class Admission:
         tenant: Tenant,
         reply: Callable[[Answer], None],
         forwarded: bool,
+        count_out: Callable[[], None] | None,
         budget_ns: int,
         shape: RequestShape,
     ) -> Submission:
         """What `submission` gives for a request whose model and tensors make sense."""
-        counted = tenant.name not in _UNCOUNTED
         model, variant = shape.kind.model, shape.kind.variant
         if model in self._unloaded:
             raise Unavailable(f"model {model!r} has been unloaded on this box")
@@ -99,15 +103,14 @@ class Admission:
         kind = shape.kind._replace(local=True) if forwarded else shape.kind
         if "exact" in header and checked_exact(header) and self._approximates(model):
             kind = kind._replace(exact=True)
-        now_ns = self._driver.clock_ns()
-        size = len(body)
-        if counted:
+        if tenant.name not in _UNCOUNTED:
             priority = tenant.priority(header.get("priority"))
-            self.quotas.admit(tenant, size, now_ns)
+            count_out = count_out or self.count_in(tenant, len(body))
+        now_ns = self._driver.clock_ns()
 
         def ended(answer: Answer) -> None:
-            if counted:
-                self.quotas.release(tenant, size)
+            if count_out is not None:
+                count_out()
             self.statistics.note(model, variant, answer)
             if shape.has_batch and answer.outputs is not None:
                 answer.outputs = _with_batch(*answer.outputs)

@@ -10,6 +10,9 @@ from typing import Any
 from scheduler.config_doors import TlsConfig
 from scheduler.config_problems import ConfigError, Problem
 
+HANDSHAKE_S = 5.0
+"""How long a client may take to show that it speaks TLS, and over gRPC HTTP/2."""
+
 
 def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
     """What handshakes of a door need.

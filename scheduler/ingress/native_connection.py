@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
@@ -25,6 +26,7 @@ from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.restoring import Restored
 from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
+from scheduler.ingress.turns import Frames, Turns
 from scheduler.result import with_restoring
 from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
 from scheduler.tenants import ANYONE, OWNER, Tenant
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 HELLO_S = 5.0
 """How long a connection may take to say hello."""
+
+_LIGHT = TASK_MESSAGES | {"infer", "cancel"}
+"""Messages that are answered later; what any other one asks for is worked out at once."""
 
 
 class NativeConnection(asyncio.BufferedProtocol):
@@ -51,15 +56,16 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._token: Any = None
         self._driver = door.driver
         self._intake = door.intake
-        self._reader = FrameReader(door.rules.frames, self._allocate)
+        self._reader: FrameReader
+        self._inflow: Inflow
         self._transport: asyncio.Transport | None = None
+        self._turns: Turns | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
         self._known = False
         self._ids: dict[int, int | None] = {}
         self._new_ids: list[int] = []
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
-        self._inflow = Inflow(self._reader, door.reading, self._stands_still)
         self._is_box = False
         self._restoring: dict[int, object] = {}
 
@@ -68,6 +74,10 @@ class NativeConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
+        self._turns = Turns(self._transport, _LIGHT, self._take_or_refuse)
+        # Not before, because its memory is large, and of handshakes of TLS there may be any number.
+        self._reader = FrameReader(self._door.rules.frames, self._allocate)
+        self._inflow = Inflow(self._reader, self._door.reading, self._stands_still)
         if (peer := transport.get_extra_info("socket")) is not None:
             set_up_tcp(peer, DOOR_GIVES_UP_MS)
         try:
@@ -86,16 +96,15 @@ class NativeConnection(asyncio.BufferedProtocol):
         try:
             frames = self._reader.advance(nbytes)
             self._inflow.note(OWNER if self.is_door else self._tenant)
-            if frames:
-                self._take(frames)
         except LaxityError as error:
             self.refuse(error)
-        finally:
-            self._door.flush()
+        else:
+            if self._turns is not None:
+                self._turns.add(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for what it asked."""
-        self._transport = None
+        self._transport = self._turns = None
         self._inflow.end()
         # They refer back to this, and the reader's buffer should not wait for the collector.
         del self._inflow, self._reader
@@ -110,13 +119,13 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more requests from it."""
-        if self._transport is not None:
-            self._transport.pause_reading()
+        if self._turns is not None:
+            self._turns.stop()
 
     def resume_writing(self) -> None:
         """It does again."""
-        if self._transport is not None:
-            self._transport.resume_reading()
+        if self._turns is not None:
+            self._turns.go_on()
 
     # -- reading
 
@@ -131,7 +140,15 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _stands_still(self) -> None:
         self.refuse(Unavailable(f"nothing more of a message came for {STALL_S:g} s"))
 
-    def _take(self, frames: list[tuple[Header, Body | None]]) -> None:
+    def _take_or_refuse(self, frames: Frames) -> None:
+        try:
+            self._take(frames)
+        except LaxityError as error:
+            self.refuse(error)
+        finally:
+            self._door.flush()
+
+    def _take(self, frames: Frames) -> None:
         submissions: list[Submission] = []
         try:
             for header, body in frames:
@@ -272,14 +289,22 @@ class NativeConnection(asyncio.BufferedProtocol):
         names = certificate_names(self._transport.get_extra_info("peercert"))
         return self._door.rules.access.by_token_or_certificate(self._token, names)
 
-    def _take_infer(self, header: Header, body: Body | None, restore_ns: int = 0) -> Submission:
+    def _take_infer(
+        self,
+        header: Header,
+        body: Body | None,
+        restore_ns: int = 0,
+        count_out: Callable[[], None] | None = None,
+    ) -> Submission:
         client_id = self._checked_new_id(header)
 
         def reply(answer: Answer) -> None:
             self._answer(client_id, answer, restore_ns)
 
         tenant = self._tenant_of(header)
-        submission = self._door.admission.submission(header, body, tenant, reply, self._is_box)
+        submission = self._door.admission.submission(
+            header, body, tenant, reply, self._is_box, count_out
+        )
         self._ids[client_id] = None
         self._new_ids.append(client_id)
         return submission
@@ -300,24 +325,28 @@ class NativeConnection(asyncio.BufferedProtocol):
         Until then it is held like any other.
         """
         client_id = self._checked_new_id(header)
-        self._door.admission.check(header, self._tenant_of(header))
+        admission, tenant = self._door.admission, self._tenant_of(header)
+        admission.check(header, tenant)
         ticket = object()
 
         def ended(restored: Restored | LaxityError) -> None:
             if self._restoring.get(client_id) is not ticket or self._transport is None:
+                count_out()
                 return  # cancelled, or the client is gone
             del self._restoring[client_id], self._ids[client_id]
             try:
                 if isinstance(restored, LaxityError):
                     raise restored
-                self._submit([self._take_infer(*restored)])
+                self._submit([self._take_infer(*restored, count_out)])
             except LaxityError as error:
+                count_out()
                 self._say(replies.refusal(client_id, error))
             finally:
                 self._door.flush()
 
         free_bytes = self._driver.core.limits.bytes - self._door.reading.count
-        self._door.restorer.begin(header, body, free_bytes, ended)
+        count_in = partial(admission.count_in, tenant)
+        count_out = self._door.restorer.begin(header, body, free_bytes, count_in, ended)
         self._ids[client_id] = None
         self._restoring[client_id] = ticket
 

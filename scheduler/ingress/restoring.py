@@ -32,6 +32,7 @@ class Restored(NamedTuple):
 
 
 OnEnd = Callable[["Restored | LaxityError"], None]
+CountIn = Callable[[int], Callable[[], None]]
 
 
 class Restorer:
@@ -55,19 +56,25 @@ class Restorer:
         self._catalog = catalog
         self._most_bytes = most_bytes
 
-    def begin(self, header: Header, body: Body | None, free_bytes: int, on_end: OnEnd) -> None:
+    def begin(
+        self, header: Header, body: Body | None, free_bytes: int, count_in: CountIn, on_end: OnEnd
+    ) -> Callable[[], None]:
         """Undoes the encodings of an `infer` message in another thread.
 
         Args:
             header: The message, with `enc`.
             body: Its tensors; None where there was no memory for them.
             free_bytes: The memory that there is for what comes of it.
+            count_in: Counts it in, with what comes of it; the time that it takes is its sender's.
             on_end: Told what came of it, once, on the event loop.
+
+        Returns:
+            What counts it out again.
 
         Raises:
             InvalidInput: The encodings are not what the model's inputs can come from.
             ModelNotFound: There is no such model.
-            Overloaded: There is no memory.
+            Overloaded: There is no memory, or its sender has too much of it, or came too often.
         """
         if body is None:
             raise Overloaded("requests hold all the memory that there is for tensors")
@@ -78,6 +85,7 @@ class Restorer:
             raise InvalidInput(f"the inputs would have {size} bytes, at most {self._most_bytes}")
         if size > free_bytes - self.held_bytes:
             raise Overloaded("requests hold all the memory that there is for tensors")
+        count_out = count_in(size + len(body))
         self.held_bytes += size
         started_ns = time.monotonic_ns()
         loop = asyncio.get_running_loop()
@@ -94,6 +102,7 @@ class Restorer:
             on_end(Restored(_as_it_was(header, specs, took_ns), whole, took_ns))
 
         future.add_done_callback(ended)
+        return count_out
 
     def close(self) -> None:
         """Takes nothing more; what is under way ends."""

@@ -64,6 +64,14 @@ def test_a_task_is_kept_with_all_that_it_is(database: Database, tmp_path: Path) 
     again.close()
 
 
+def test_tensors_are_for_the_daemons_user_alone_in_a_folder_that_all_may_enter(
+    database: Database, tmp_path: Path
+) -> None:
+    add(database, task(1))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys((FILE, f"{FILE}-shm", f"{FILE}-wal"), 0o600)
+
+
 def test_the_same_id_is_the_same_task_or_an_error(database: Database) -> None:
     ((seq, _),) = add(database, task(1))
     other = task(2, id="t1")

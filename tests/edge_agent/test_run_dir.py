@@ -63,3 +63,15 @@ def test_a_folder_without_a_lock_goes_by_its_number(tmp_path):
     made = make_run_dir()
 
     assert sorted(tmp_path.iterdir()) == sorted([made, being_made])
+
+
+def test_what_another_user_has_made_is_not_even_opened(tmp_path, monkeypatch):
+    """Everybody can make folders in /tmp, too deep to be removed, with links to files of others."""
+    bait = tmp_path / f"laxity-run-{GONE_PID}-bait"
+    bait.mkdir()
+    (bait / "lock").symlink_to("/dev/null")
+    monkeypatch.setattr(os, "geteuid", lambda: bait.stat().st_uid + 1)
+
+    made = make_run_dir()
+
+    assert sorted(tmp_path.iterdir()) == sorted([made, bait])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scheduler import wire
+from scheduler.ingress.http import infer
 from scheduler.ingress.http.embedded import EmbeddedDoor
 from scheduler.ingress.http.messages import Response
 from scheduler.ingress.oip.box import Box
@@ -246,6 +247,28 @@ def test_a_client_that_goes_away_cancels_its_request(box: OneModel) -> None:
     with_door(box, work)
     (_, asked), (_, cancelled) = box.wait("infer")[0], box.wait("cancel")[0]
     assert cancelled["id"] == asked["id"]
+
+
+def test_nothing_is_decompressed_for_who_was_told_to_wait(
+    box: OneModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Any] = []
+    monkeypatch.setattr(infer, "decoded", lambda *given: decoded.append(given))
+
+    def refuse(peer: Peer, header: wire.Header) -> None:
+        peer.refuse(header, "overloaded", tenant=header["tenant"], retry_after_ms=1e9)
+
+    box.on_infer = refuse
+
+    async def work(door: EmbeddedDoor) -> list[int]:
+        answers = [
+            await door.answer("POST", INFER, headers, parts(BODY), is_local=True)
+            for headers in ((), (("content-encoding", "gzip"),))
+        ]
+        return [answer.status for answer in answers]
+
+    assert with_door(box, work) == [429, 429]
+    assert not decoded
 
 
 @pytest.fixture

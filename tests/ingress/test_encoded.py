@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler import wire
+from scheduler import Overloaded, wire
 from scheduler.address import parse_address
 from scheduler.connection import Connection, connect
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, InputTensor, RemoteError
 from scheduler.encodings import jpeg
 from scheduler.encodings.text import ENCODING_EXTENSION, text_of
+from scheduler.ingress.oip import encoded
+from scheduler.tenants import ANYONE
 from tests.daemon.shrunk_boxes import JPEG, PHOTO, TOKEN, Doors, card, doors
 from tests.encodings.images import photograph
 
@@ -123,6 +125,23 @@ def test_what_was_made_smaller_once_is_exact_from_then_on(scheme: str, tmp_path:
         assert [kind.exact for kind in open_doors.device.kinds] == [True, False]
 
     at_doors(tmp_path, work)
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_nothing_is_had_back_for_who_was_told_to_wait(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    had_back: list[Any] = []
+    monkeypatch.setattr(encoded, "restoration", lambda *given: had_back.append(given))
+    wait = Overloaded("not so often", {"tenant": ANYONE.name, "retry_after_ms": 1e9})
+
+    async def work(open_doors: Doors) -> None:
+        open_doors.service.box._note_rest(ANYONE.name, wait)
+        with pytest.raises(RemoteError, match="not so often"):
+            await open_doors.endpoints[scheme].infer(asked(images(IMAGE)))
+
+    at_doors(tmp_path, work)
+    assert not had_back
 
 
 # -- the native protocol

@@ -207,6 +207,21 @@ def test_idle_connections_make_room_and_busy_ones_do_not(door: HttpDoor) -> None
     assert not any(peer.transport.closed for peer in busy)
 
 
+@pytest.mark.parametrize("said", [b"GE", post(b"abc")[:-10], post(b"abc")[:-1]])
+def test_who_has_not_shown_a_token_keeps_nobody_out(door: HttpDoor, said: bytes) -> None:
+    door.access = Access([Tenant(name="a", tokens=(hash_of(TOKEN),))])
+    strangers = [Peer(door) for _ in range(3)]
+    for stranger in strangers:
+        stranger.send(said)
+    known = Peer(door)
+    known.send(post(b"abc", f"Authorization: Bearer {TOKEN}")[:-1])
+    for _ in strangers:
+        Peer(door).send(said)
+    known.send(b"c")
+    assert known.answers == [(200, b"abc")]
+    assert all(stranger.transport.closed for stranger in strangers)
+
+
 def test_whoever_goes_away_cancels_what_was_asked(door: HttpDoor) -> None:
     gone: list[bytes] = []
 

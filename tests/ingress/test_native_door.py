@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -26,12 +27,12 @@ from scheduler import (
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.daemon.driver import Driver
-from scheduler.ingress import inflow, native_connection
+from scheduler.ingress import inflow, native_connection, restoring
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.tasks import Question
 from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
-from scheduler.wire import PREFIX, FrameLimits, encode
+from scheduler.wire import PREFIX, FrameLimits, Tensors, encode
 from tests.neighbours.boxes import card
 
 TOKENS = {name: new_token() for name in ("all", "line", "chief")}
@@ -214,6 +215,20 @@ def test_who_says_nothing_keeps_nobody_out(tmp_path: Path) -> None:
     run(test)
 
 
+def test_who_is_not_in_yet_takes_next_to_no_memory(tmp_path: Path) -> None:
+    """Of handshakes of TLS there may be any number: nobody counts them."""
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            tracemalloc.start()
+            waiting = [box.door() for _ in range(10)]
+            size, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert size / len(waiting) < 20_000
+
+    run(test)
+
+
 def test_the_boxes_own_doors_find_room_where_clients_fill_it(tmp_path: Path) -> None:
     async def test() -> None:
         loop, path = asyncio.get_running_loop(), f"{tmp_path}/doors"
@@ -313,6 +328,83 @@ def test_a_body_that_stands_still_is_given_up(
             assert (told["id"], told["code"]) == (None, "unavailable")
             assert await client.reader.read() == b""
             assert box.door.reading.count == 0
+            client.writer.close()
+
+    run(test)
+
+
+class Asked:
+    """What `status` answers, and how often it was asked."""
+
+    def __init__(self, box: Box, answer: str = "") -> None:
+        self.count = 0
+        self._answer = answer
+        box.door.status = self
+
+    def __call__(self) -> str:
+        self.count += 1
+        return self._answer
+
+
+def test_who_asks_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            asked = Asked(box)
+            eager, other = [await RawClient.of(tmp_path, "all") for _ in range(2)]
+            eager.writer.writelines(encode({"t": "status", "id": n})[0] for n in range(500))
+            await until(lambda: asked.count > 0)
+            other.writer.writelines(encode({"t": "models", "id": 1}))
+            assert (await other.told())["t"] == "reply"
+            assert asked.count < 250
+            assert [(await eager.told())["id"] for _ in range(500)] == list(range(500))
+            eager.writer.writelines(encode({"t": "status", "id": 500}))
+            assert (await eager.told())["id"] == 500
+            for client in (eager, other):
+                client.writer.close()
+
+    run(test)
+
+
+def test_who_reads_no_answers_has_no_more_worked_out(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            asked = Asked(box, "how it is " * 1_000)
+            client = await RawClient.of(tmp_path, "all")
+            client.writer.writelines(encode({"t": "status", "id": n})[0] for n in range(2_000))
+            for _ in range(4_000):
+                await asyncio.sleep(0)
+            assert 0 < asked.count < 1_000
+            assert [(await client.told())["id"] for _ in range(2_000)] == list(range(2_000))
+            client.writer.close()
+
+    run(test)
+
+
+def test_inputs_are_had_back_for_as_many_requests_as_a_tenant_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had_back: list[Tensors] = []
+    packed = restoring._packed
+
+    def counted(tensors: Tensors, work: Any) -> Any:
+        had_back.append(tensors)
+        return packed(tensors, work)
+
+    monkeypatch.setattr(restoring, "_packed", counted)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            slow = tenant("line", "infer").model_copy(update={"rate_per_s": 1e-6, "burst": 2})
+            box.door.take_access(Access([slow]))
+            client = await RawClient.of(tmp_path, "line")
+            infer = {"t": "infer", "model": "line-a", "budget_ns": 10**9, "enc": {"x": "float16"}}
+            infer["in"] = [["x", "float16", [4]]]
+            for number in range(5):
+                client.writer.writelines(encode({**infer, "id": number}, [bytes(8)]))
+            codes = {told["id"]: told["code"] for told in [await client.told() for _ in range(5)]}
+            assert [codes[n] for n in range(5)] == ["unavailable"] * 2 + ["overloaded"] * 3
+            assert len(had_back) == 2
+            assert box.door.admission.quotas.held() == {"line": 0}
             client.writer.close()
 
     run(test)

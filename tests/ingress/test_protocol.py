@@ -37,6 +37,7 @@ from scheduler.errors import (
     ModelNotFound,
     Overloaded,
 )
+from scheduler.ingress.oip import shared_memory
 from scheduler.ingress.oip.deadlines import LEAST_MS, Defaults, deadline_ms, priority
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
@@ -434,6 +435,18 @@ def test_a_region_is_its_tenants_own_and_known_at_every_door(tmp_path: Path, key
         one.status(Tenant(name="nobody"))
     with pytest.raises(Forbidden, match=r"doors\.shared_memory"):
         SharedMemory(None).status(ANYONE)
+
+
+def test_a_tenants_regions_take_no_room_from_others(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "_MOST_REGIONS", 2)
+    memory = SharedMemory(tmp_path / "registry")
+    for name in ("r", "s"):
+        memory.register(ANYONE, name, key, 0, 100)
+    with pytest.raises(InvalidInput, match="'anyone' has 2 regions already"):
+        memory.register(ANYONE, "t", key, 0, 100)
+    memory.register(Tenant(name="friend", scopes=("shared_memory",)), "t", key, 0, 100)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,13 @@ from scheduler.daemon.neighbours.members import (
     Identity,
     Members,
 )
-from scheduler.daemon.neighbours.report import report_header, room_for, rows_from, rows_of
+from scheduler.daemon.neighbours.report import (
+    name_from,
+    report_header,
+    room_for,
+    rows_from,
+    rows_of,
+)
 from scheduler.errors import Forbidden, ProtocolError
 from scheduler.policy_loading import load_policy
 from tests.core.world import MS, offer, target
@@ -120,6 +126,19 @@ def test_a_report_arrives_as_it_was_meant():
     assert [row.item_shapes for row in read] == [(), ((7, 80), ())]
     assert read[0].steps == ((10 * MS, 2), (12 * MS, 4), (16 * MS, 8), (24 * MS, 16))
     assert [room_for(read[0].steps, ms * MS) for ms in (1, 10, 14, 20, 99)] == [0, 2, 6, 12, 16]
+
+
+@pytest.mark.parametrize("name", [5, None, "x\r\nX-Header: 1", "\x1b[2J", "x" * 201])
+def test_a_name_of_another_box_can_stand_in_a_header_and_on_a_terminal(name: Any):
+    assert name_from("cpu:0") == "cpu:0"
+    with pytest.raises(ValueError, match="is no name"):
+        name_from(name)
+    for place in range(3):
+        row: list[Any] = ["m", "v", "r", 0, None, 0, [[1, 1]], [1]]
+        assert len(rows_from({"rows": [row]})) == 1
+        row[place] = name
+        with pytest.raises(ProtocolError):
+            rows_from({"rows": [row]})
 
 
 @given(ANYTHING | st.lists(st.lists(ANYTHING, min_size=8, max_size=10), max_size=3))

@@ -12,7 +12,7 @@ import pytest
 from scheduler.wire import Body, FrameLimits, FrameReader, Header, pack_tensors
 from scheduler.wire import encode as frame
 from workers import link
-from workers.link import LINK_LIMITS, LinkServer, results_from
+from workers.link import LINK_LIMITS, LinkServer, card_from, results_from
 
 LATER_NS = 2**62
 
@@ -115,3 +115,40 @@ def test_an_answer_too_large_for_a_message_fails_alone(scheduler, monkeypatch):
 
     scheduler.run(2, [1.0])
     assert scheduler.hear()[0]["errors"] == []
+
+
+X = {"name": "x", "dtype": "float32", "shape": [None, 3]}
+CARD = {
+    "name": "m",
+    "description": "",
+    "signature": {"inputs": [X], "outputs": [{**X, "dtype": "string"}], "batched": True},
+    "variants": ["1"],
+    "max_batch": 4,
+    "digest": "d",
+    "cache": {"ttl_s": 1.0, "max_kb": None, "near": {"distance": 2.0, "blocks": 8, "ttl_s": 1.0}},
+}
+
+
+def with_input(**said: Any) -> dict[str, Any]:
+    return {"signature": {"inputs": [{**X, **said}], "outputs": [], "batched": True}}
+
+
+NAMES: tuple[Any, ...] = (5, None, {}, "", "a/b", "m\n", "x" * 129)
+WRONG: list[dict[str, Any]] = [
+    *({"name": name} for name in NAMES),
+    *({"variants": names} for names in ([5], "ab", None, ["1\r\nX-Header: 1"])),
+    *(with_input(shape=shape) for shape in (3, ["a"], [-1])),
+    *(with_input(dtype=dtype) for dtype in (None, "complex64", "S5")),
+    *({"max_batch": size} for size in (0, "x", None)),
+    {"signature": None},
+    {"cache": {"near": {"distance": "far"}}},
+    {"description": 7},
+    {"digest": [1]},
+]
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_a_card_of_another_box_is_whole_or_none(said: dict[str, Any]) -> None:
+    assert card_from({**CARD, "of_a_later_version": 1}).name == "m"
+    with pytest.raises(ValueError, match=f"{next(iter(said))}|no name of a model|'x' is"):
+        card_from({**CARD, **said})

@@ -22,7 +22,7 @@ from scheduler.daemon.neighbours.introducer import Introducer
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
 from scheduler.daemon.neighbours.pings import Pings
-from scheduler.daemon.neighbours.report import Row, rows_from
+from scheduler.daemon.neighbours.report import Row, name_from, rows_from
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.giving_up import is_early
 from scheduler.daemon.ways.meter import WayMeter
@@ -348,7 +348,8 @@ class PeerLink:
             took_ns -= sent.shrunk.took_ns
             notes.update(shrunk_note(sent.dispatch))
         self._meter.carried(sent.sent_size, len(outputs), max(0, took_ns - total_ns))
-        ran = Ran(str(header["target"]), str(header["runtime"]), index(header["batch"]))
+        device, runtime = map(name_from, (header["target"], header["runtime"]))
+        ran = Ran(device, runtime, index(header["batch"]))
         self._listener.on_done(run_id, [(header["out"], outputs)], execute_ns, notes, ran)
 
     def _on_error(self, header: wire.Header) -> None:

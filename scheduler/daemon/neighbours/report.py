@@ -29,6 +29,8 @@ QUANTILES = 9
 MOST_STEPS = 16
 """Batch sizes of which a report speaks."""
 
+_LONGEST_NAME = 200
+
 FULL_SPEED = 0.9
 """A batch that is served at this share of a device's greatest rate is large enough."""
 
@@ -163,6 +165,17 @@ def rows_from(header: Mapping[str, Any]) -> list[Row]:
         raise ProtocolError(f"no report of a box: {error!r:.200}") from None
 
 
+def name_from(value: Any) -> str:
+    """What another box calls something: it goes into headers and onto terminals.
+
+    Raises:
+        ValueError: It is no name.
+    """
+    if type(value) is not str or not value.isprintable() or len(value) > _LONGEST_NAME:
+        raise ValueError(f"{value!r:.80} is no name")
+    return value
+
+
 def _row(
     model: Any,
     variant: Any,
@@ -178,8 +191,8 @@ def _row(
     pairs = tuple((ns, count) for ns, count in steps)
     shapes = tuple(map(tuple, item_shapes))
     numbers = [rank, wait, energy_uj, *chain.from_iterable((*pairs, *shapes))]
-    texts = all(type(value) is str for value in (model, variant, runtime))
-    if not texts or not all(type(value) is int and value >= 0 for value in numbers):
+    model, variant, runtime = map(name_from, (model, variant, runtime))
+    if not all(type(value) is int and value >= 0 for value in numbers):
         raise ValueError(f"row of {model!r:.40}")
     if not (accuracy is None or type(accuracy) in (int, float)) or not 0 < len(pairs) <= MOST_STEPS:
         raise ValueError(f"accuracy or steps of {model!r:.40}")

@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.config import Config, TlsConfig
+from scheduler.ingress.certificates import HANDSHAKE_S
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.health import HealthService
 from scheduler.ingress.grpc.reading import Places, Reading
@@ -139,6 +140,7 @@ def _options(config: Config) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.max_allowed_incoming_connections", config.limits.connections),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
         # What may come before a call reads it; the window would grow by itself without the second.
         ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
         ("grpc.http2.bdp_probe", 0),

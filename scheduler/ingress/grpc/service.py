@@ -217,6 +217,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         info = self._box.known(*named) or await self._box.model(*named)
         request = parsed(message, service.memory.reader(tenant, service.body_bytes, hold))
         if request.encoded:
+            self._box.check_rested(tenant)
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)
             hold(sum(array.nbytes for array in request.inputs.values()))
         headers = self._callers.headers(context)

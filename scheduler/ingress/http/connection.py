@@ -268,7 +268,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._paused:
             return
         if self._incoming.busy:
-            self._door.busy(self)
+            if self._turns or self._incoming.is_admitted:
+                self._door.busy(self)
+            else:
+                self._door.idle(self)  # it makes room like one that says nothing
             if len(self._turns) >= self._door.limits.pipelined:
                 self._stop_timer()  # the rest of the request is not read yet
             elif self._timer is None:

@@ -142,6 +142,7 @@ class InferTurns:
         box = self._service.box
         info = box.known(model, version) or await box.model(model, version)
         if coding := request.headers.get("content-encoding"):
+            box.check_rested(request.tenant)
             turn.take_body(await self._decoded(request.body, coding))
         self._begin(turn, info, version, request.body)
 
@@ -160,6 +161,7 @@ class InferTurns:
         reader = service.memory.reader(tenant, service.body_bytes, turn.hold_beside)
         request = parsed(info, version, headers, body, self._limits.json_bytes, reader)
         if request.encoded:
+            service.box.check_rested(tenant)
             self._turns.start(turn, self._restore(turn, info, request))
         else:
             self._ask(turn, info, request)

@@ -29,6 +29,7 @@ class Incoming:
         caller: What the connection tells of its other end.
         refusal: Why this request and all that follows can't be taken.
         busy: Whether a part of a request is there.
+        is_admitted: Whether it is known to be of somebody who may come in.
         declared: How large its body is, by its own word.
         begun: How many requests have begun.
     """
@@ -43,7 +44,7 @@ class Incoming:
         self._reset()
 
     def _reset(self) -> None:
-        self.busy = False
+        self.busy = self.is_admitted = False
         self.declared = 0
         self._in_head = False
         self._head_bytes = 0
@@ -100,6 +101,7 @@ class Incoming:
         try:
             self._tenant = self._door.admit(self.caller, self._method, headers)
             self._check_size(self.declared)
+            self.is_admitted = True
         except LaxityError as error:
             self._error = error
             waits = "expect" in headers

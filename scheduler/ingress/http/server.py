@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from socket import AF_UNIX, socket
 
 from scheduler.config import Config
-from scheduler.ingress.certificates import load_certificate, server_context
+from scheduler.ingress.certificates import HANDSHAKE_S, load_certificate, server_context
 from scheduler.ingress.http.door import HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.routes import Routes
@@ -16,7 +16,6 @@ from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Access
 
 _PIPELINED = 32
-_HANDSHAKE_S = 5.0
 _LOOK_S = 0.02
 """How often a draining door looks whether its last connection has gone."""
 
@@ -57,7 +56,7 @@ class HttpServer:
             if listening.family == AF_UNIX:
                 server = await loop.create_unix_server(self._door, sock=listening)
             else:
-                timeout = _HANDSHAKE_S if tls is not None else None
+                timeout = HANDSHAKE_S if tls is not None else None
                 server = await loop.create_server(
                     self._door, sock=listening, ssl=tls, ssl_handshake_timeout=timeout
                 )

@@ -147,8 +147,7 @@ class Box:
             InvalidInput: An argument is not what it should be.
             Overloaded: The scheduler has said that this tenant must wait, and it still must.
         """
-        if tenant.name in self._resting:
-            self._check_rested(tenant.name)
+        self.check_rested(tenant)
 
         def ended(answer: Result | BaseException) -> None:
             if isinstance(answer, Overloaded):
@@ -175,6 +174,20 @@ class Box:
         if priority is None:
             call.header.pop("priority", None)
         return call
+
+    def check_rested(self, tenant: Tenant) -> None:
+        """Nothing, unless the scheduler has said that this tenant must wait, and it still must.
+
+        Raises:
+            Overloaded: So it is.
+        """
+        if tenant.name not in self._resting:
+            return
+        until_ns, answer = self._resting[tenant.name]
+        left_ns = until_ns - time.monotonic_ns()
+        if left_ns > 0:
+            raise Overloaded(str(answer), {**answer.detail, "retry_after_ms": left_ns / 1e6})
+        del self._resting[tenant.name]
 
     def _allowance_ms(self, deadline_ms: float) -> float:
         """What of a deadline belongs to the door, so that its caller hears an answer by then.
@@ -268,13 +281,6 @@ class Box:
         after_ms = answer.detail.get("retry_after_ms")
         if answer.detail.get("tenant") == tenant and isinstance(after_ms, int | float):
             self._resting[tenant] = time.monotonic_ns() + int(after_ms * 1e6), answer
-
-    def _check_rested(self, tenant: str) -> None:
-        until_ns, answer = self._resting[tenant]
-        left_ns = until_ns - time.monotonic_ns()
-        if left_ns > 0:
-            raise Overloaded(str(answer), {**answer.detail, "retry_after_ms": left_ns / 1e6})
-        del self._resting[tenant]
 
 
 def _info(described: Mapping[str, Any]) -> ModelInfo:

@@ -3,8 +3,8 @@
 Regions are read and written through their file, not mapped: a client that makes its region smaller
 after registering it would kill every process that has it mapped (SIGBUS), and then gets an error.
 
-What is registered at one door counts at all of them: the registry is a folder with a file for each
-region.
+What is registered at one door counts at all of them: the registry is a folder with one of each
+tenant, in which each of its regions has a file.
 """
 
 from __future__ import annotations
@@ -32,21 +32,19 @@ _MOST_REGIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A region that a client has named.
+    """A region that a client has named; no other tenant's requests can name it.
 
     Attributes:
         name: What its requests call it.
         key: The memory object's, as given to `shm_open`.
         offset: Where the region begins in the object, in bytes.
         byte_size: Its size.
-        tenant: Whose it is; nobody else can name it.
     """
 
     name: str
     key: str
     offset: int
     byte_size: int
-    tenant: str
 
 
 class SharedMemory:
@@ -79,11 +77,14 @@ class SharedMemory:
             raise InvalidInput("key is a string, offset and byte_size are integers")
         if offset < 0 or byte_size < 1:
             raise InvalidInput("offset is from 0 and byte_size from 1")
-        region = Registered(name, key, offset, byte_size, tenant.name)
+        region = Registered(name, key, offset, byte_size)
         descriptor = _open(region)
         os.close(descriptor)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         if len(list(path.parent.iterdir())) >= _MOST_REGIONS:
-            raise InvalidInput(f"there are {_MOST_REGIONS} regions already; unregister some")
+            raise InvalidInput(
+                f"{tenant.name!r} has {_MOST_REGIONS} regions already; unregister some"
+            )
         written = path.with_name(f".{os.getpid()}")
         written.write_text(json.dumps(asdict(region)))
         try:
@@ -111,10 +112,10 @@ class SharedMemory:
         """
         folder = self._path(tenant, name).parent
         found = []
-        for path in sorted(p for p in folder.iterdir() if not p.name.startswith(".")):
+        for path in sorted(folder.glob("[!.]*")):
             with contextlib.suppress(FileNotFoundError):
                 region = self._registered(path)
-                if region.tenant == tenant.name and name in ("", region.name):
+                if name in ("", region.name):
                     found.append(region)
         return found
 
@@ -210,8 +211,8 @@ class SharedMemory:
         tenant.check_scope("shared_memory")
         if self._folder is None:
             raise Forbidden("shared memory is off on this box (doors.shared_memory)")
-        digest = hashlib.sha256(f"{tenant.name}\0{name}".encode(errors="surrogatepass"))
-        return self._folder / digest.hexdigest()
+        digest = hashlib.sha256(name.encode(errors="surrogatepass"))
+        return self._folder / tenant.name / digest.hexdigest()
 
 
 def _open(region: Registered) -> int:
