@@ -2,12 +2,12 @@
 
 A batch runs to its end. What comes meanwhile and has little time is lost, however cheap it would
 have been: one item of 160 ms can cost ten of 2 ms their deadlines. Of what came lately it is known
-how long each could have waited, what it was worth, and what it cost. So a run of length s on one of
-the targets that serve a class can be expected to lose
+how long each could have waited, what it was worth, and what it cost. So a run of length s on a
+target can be expected to lose
 
-    share * sum over what came of  max(0, s - slack) * max(0, weight - worth per time * cost)
+    sum over what came of  share * max(0, s - slack) * max(0, weight - worth per time * cost)
 
-per time in which it came. `share` is that target's part of the rate at which they serve the class.
+per time in which it came. `share` is that target's part of the rate at which all serve its class.
 What is finished instead is worth something as well: that much per time of all targets, so of what
 costs as much as it is worth nothing is lost. Only what costs less per weight than the request, and
 is not less important, counts.
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
@@ -35,7 +36,7 @@ from policies.admission import Admission
 from policies.outlook import Bid, Outlook
 from policies.serving import Candidate
 from scheduler.core.policy import Drop, Place, View, Wake
-from scheduler.core.requests import Request
+from scheduler.core.requests import Request, RequestClass
 from scheduler.core.sizes import step_of
 
 RECENT = 256
@@ -55,18 +56,21 @@ _ANY_NS = 1 << 62
 
 _first = itemgetter(0)
 
-_Came = tuple[int, int, float, float, tuple[int, int], float]
+_Came = tuple[int, int, float, float, tuple[int, int, frozenset[str]], RequestClass, float]
 """When one came that could be in time by itself, how long it could wait, its weight, its cost, its
-priority with the step of its cost per weight, and what had been served before."""
+priority with the step of its cost per weight and who serves it, its class, and what had been served
+before."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """Requests of one priority and cost that came lately.
+    """Requests of one priority and cost, for the same targets, that came lately.
 
     Attributes:
         priority: Theirs.
         step: The step of their cost per weight.
+        target_ids: Who serves them.
+        kind: The class of one of them.
         slack_ns: How long each could have waited, ascending.
         worth: What so many of the first of them were worth beyond what they cost.
         slack_worth: The same, each times its slack.
@@ -75,6 +79,8 @@ class _Alike:
 
     priority: int
     step: int
+    target_ids: frozenset[str]
+    kind: RequestClass
     slack_ns: list[int]
     worth: list[float]
     slack_worth: list[float]
@@ -127,27 +133,31 @@ class Displacement:
         """A request has come; to be called after admission has looked at it."""
         now_ns, kind, weight = self._outlook.view.now_ns, request.kind, request.weight
         slack_ns = request.deadline_ns - now_ns - self._outlook.least_ns(kind)
-        cost_ns = self._admission.pace(kind).cost_ns
+        pace = self._admission.pace(kind)
+        cost_ns = pace.cost_ns
         if slack_ns >= 0 and cost_ns:
-            alike = request.priority, step_of(int(cost_ns / weight))
-            self._came.append((now_ns, slack_ns, weight, cost_ns, alike, self._worth))
+            alike = request.priority, step_of(int(cost_ns / weight)), pace.target_ids
+            self._came.append((now_ns, slack_ns, weight, cost_ns, alike, kind, self._worth))
             self._uncounted += 1
 
     def _count(self, now_ns: int) -> None:
         self._uncounted = 0
         first_ns, *_, worth = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
-        found: dict[tuple[int, int], list[tuple[int, float, float]]] = {}
-        for _, slack_ns, weight, cost_ns, alike, _ in self._came:
+        found: dict[tuple[int, int, frozenset[str]], list[tuple[int, float, float]]] = {}
+        kinds: dict[tuple[int, int, frozenset[str]], RequestClass] = {}
+        for _, slack_ns, weight, cost_ns, alike, kind, _ in self._came:
             net = max(0.0, weight - worth_per_ns * cost_ns)
             found.setdefault(alike, []).append((slack_ns, net, cost_ns))
+            kinds[alike] = kind
         self._groups = []
-        for (priority, step), each in found.items():
+        for alike, each in found.items():
             each.sort()
             worths = list(accumulate([net for _, net, _ in each], initial=0.0))
             slack_worths = list(accumulate([slack * net for slack, net, _ in each], initial=0.0))
             slacks_ns, work_ns = [slack for slack, _, _ in each], sum([ns for _, _, ns in each])
-            self._groups.append(_Alike(priority, step, slacks_ns, worths, slack_worths, work_ns))
+            of = _Alike(*alike, kinds[alike], slacks_ns, worths, slack_worths, work_ns)
+            self._groups.append(of)
         self._least_slack_ns = min([each.slack_ns[0] for each in self._groups])
 
     # -- what it would lose
@@ -167,16 +177,15 @@ class Displacement:
         bids = self._outlook.bids(request.kind)
         if self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids):
             return None  # who pays has room elsewhere
-        shares = _shares(bids)
         for bid in bids:
             in_time = self._outlook.view.now_ns + bid.one_ns() <= request.deadline_ns
-            if in_time and self._fits(cheaper, 1 - bid.target.spec.width * shares[bid.target_id]):
+            if in_time and self._fits(cheaper, bid.target_id):
                 return None
         _, bid = min([(self._outlook.done_ns(bid), bid) for bid in bids], key=_first)
         ladder = bid.curves[0].ladder(0.5)
         rung = bisect_right(ladder.sizes, len(self._outlook.view.queues[request.kind])) - 1
         length_ns = ladder.latency_ns[rung]
-        lost = shares[bid.target_id] * self._lost(cheaper, length_ns) / ladder.sizes[rung]
+        lost = self._lost(cheaper, bid.target_id, length_ns) / ladder.sizes[rung]
         if lost <= request.weight:
             return None
         why = (
@@ -200,22 +209,15 @@ class Displacement:
         bids, own_id = self._outlook.bids(kind), candidate.bid.target_id
         if self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids):
             return None
-        shares = _shares(bids)
-        if shares[own_id] * self._lost(cheaper, length_ns) <= worth:
+        if self._lost(cheaper, own_id, length_ns) <= worth:
             return None
         now_ns = self._outlook.view.now_ns
         slacks_ns = sorted([slack_ns for each in cheaper for slack_ns in each.slack_ns])
         soon_ns = now_ns + slacks_ns[len(slacks_ns) // 2]
-        room, until_ns = 1.0, now_ns + length_ns
-        for bid in bids:
-            start_ns = self._outlook.starts_ns[bid.target_id]
-            if bid.target_id == own_id:
-                room -= shares[own_id]
-            elif start_ns > soon_ns:
-                room -= bid.target.spec.width * shares[bid.target_id]
-                until_ns = min(until_ns, start_ns)
-        if self._fits(cheaper, room):
+        busy = {at: ns for at, ns in self._outlook.starts_ns.items() if ns > soon_ns}
+        if self._fits(cheaper, own_id, busy):
             return None
+        until_ns = min([now_ns + length_ns, *busy.values()])
         return Wake(until_ns, "others that come would be late, and are worth more")
 
     def _cheaper(self, priority: int, cost_ns: float) -> list[_Alike]:
@@ -223,13 +225,30 @@ class Displacement:
         step = step_of(int(cost_ns))
         return [each for each in self._groups if each.step < step and each.priority <= priority]
 
-    def _lost(self, cheaper: list[_Alike], length_ns: int) -> float:
-        """What is lost behind a run of a length of all targets."""
-        return sum([each.lost(length_ns) for each in cheaper]) / self._since_ns()
+    def _lost(self, cheaper: list[_Alike], target_id: str, length_ns: int) -> float:
+        """What is lost behind a run of a length on a target."""
+        lost = 0.0
+        for each in cheaper:
+            if target_id in each.target_ids:
+                share = _shares(self._outlook.bids(each.kind)).get(target_id, 0.0)
+                lost += share * each.lost(length_ns)
+        return lost / self._since_ns()
 
-    def _fits(self, cheaper: list[_Alike], room: float) -> bool:
-        """Whether a share of the targets is enough for what is cheaper."""
-        return sum([each.work_ns for each in cheaper]) <= FIT * room * self._since_ns()
+    def _fits(self, cheaper: list[_Alike], own_id: str, busy: Container[str] = ()) -> bool:
+        """Whether what is cheaper has room beside one more run on a target, if others are busy."""
+        room, work_ns = 1.0, 0.0
+        for each in cheaper:
+            if own_id in each.target_ids:
+                work_ns += each.work_ns
+                bids = self._outlook.bids(each.kind)
+                shares = _shares(bids)
+                left = 0.0
+                for bid in bids:
+                    if bid.target_id not in busy:
+                        lanes = bid.target.spec.width - (bid.target_id == own_id)
+                        left += lanes * shares[bid.target_id]
+                room = min(room, left)
+        return work_ns <= FIT * room * self._since_ns()
 
     def _since_ns(self) -> int:
         return max(1, self._outlook.view.now_ns - self._came[0][0])

@@ -138,6 +138,21 @@ def test_of_two_devices_one_is_left_to_what_is_short():
     box.watch.close()
 
 
+def test_a_device_that_does_not_serve_what_is_short_is_free_for_what_is_long():
+    both = NEAR.offers
+    box = Box(replace(NEAR, offers=both[:1]), replace(NEAR, id="gpu:0", offers=both[1:]))
+    box.hear(64, every_ms=10, budget_ms=20)
+    assert box.ask(LONG, 10_000) is None
+    assert [run.target_id for _, _, run in box.runs if run.model == "long"] == ["gpu:0"]
+
+
+def test_what_is_short_may_have_its_room_where_nothing_is_long():
+    box = Box(NEAR, replace(NEAR, id="cpu:1", offers=NEAR.offers[:1]))
+    box.hear(64, every_ms=10, budget_ms=20)
+    assert box.ask(LONG, 10_000) is None
+    assert [run.target_id for _, _, run in box.runs if run.model == "long"] == ["cpu:0"]
+
+
 def test_where_a_cloud_can_do_it_for_money_nobody_is_refused():
     box = Box(NEAR, CLOUD)
     box.hear(64, every_ms=10, budget_ms=20)
