@@ -66,15 +66,17 @@ def watch() -> None:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """The same for what runs inside."""
-    handler, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    """The same for what runs inside, unless the process has set the alarm for something else."""
+    if signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+    handler = signal.getsignal(signal.SIGALRM)
     watch()
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 def _reads(frame: FrameType | None) -> bool:
