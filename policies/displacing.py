@@ -56,10 +56,12 @@ _ANY_NS = 1 << 62
 
 _first = itemgetter(0)
 
-_Came = tuple[int, int, float, float, tuple[int, int, frozenset[str]], RequestClass, float]
-"""When one came that could be in time by itself, how long it could wait, its weight, its cost, its
-priority with the step of its cost per weight and who serves it, its class, and what had been served
-before."""
+_Shared = tuple[int, int, frozenset[str]]
+"""A priority, the step of a cost per weight, and who serves what has them."""
+
+_Came = tuple[int, int, float, float, _Shared, RequestClass, float]
+"""When one came that could be in time by itself, how long it could wait, its weight, its cost, what
+it shares with others, its class, and what had been served before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,8 @@ class Displacement:
         self._uncounted = 0
         first_ns, *_, worth = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
-        found: dict[tuple[int, int, frozenset[str]], list[tuple[int, float, float]]] = {}
-        kinds: dict[tuple[int, int, frozenset[str]], RequestClass] = {}
+        found: dict[_Shared, list[tuple[int, float, float]]] = {}
+        kinds: dict[_Shared, RequestClass] = {}
         for _, slack_ns, weight, cost_ns, alike, kind, _ in self._came:
             net = max(0.0, weight - worth_per_ns * cost_ns)
             found.setdefault(alike, []).append((slack_ns, net, cost_ns))
@@ -175,8 +177,8 @@ class Displacement:
         if not cheaper:
             return None
         bids = self._outlook.bids(request.kind)
-        if self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids):
-            return None  # who pays has room elsewhere
+        if self._has_dear(bids):
+            return None
         for bid in bids:
             in_time = self._outlook.view.now_ns + bid.one_ns() <= request.deadline_ns
             if in_time and self._fits(cheaper, bid.target_id):
@@ -206,8 +208,8 @@ class Displacement:
         cheaper = self._cheaper(batch[0].priority, cost_ns / worth)
         if not cheaper:
             return None
-        bids, own_id = self._outlook.bids(kind), candidate.bid.target_id
-        if self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids):
+        own_id = candidate.bid.target_id
+        if self._has_dear(self._outlook.bids(kind)):
             return None
         if self._lost(cheaper, own_id, length_ns) <= worth:
             return None
@@ -219,6 +221,10 @@ class Displacement:
             return None
         until_ns = min([now_ns + length_ns, *busy.values()])
         return Wake(until_ns, "others that come would be late, and are worth more")
+
+    def _has_dear(self, bids: list[Bid]) -> bool:
+        """Whether somebody can be paid for it: then there is room elsewhere."""
+        return self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids)
 
     def _cheaper(self, priority: int, cost_ns: float) -> list[_Alike]:
         """What costs less per weight and is not less important."""

@@ -20,7 +20,13 @@ from scheduler.core.events import (
     Woken,
 )
 from scheduler.core.requests import Request, RequestClass
-from scheduler.journal_format.plain import BROKEN, checked, offer_from, target_from
+from scheduler.journal_format.plain import (
+    BROKEN,
+    checked,
+    offer_from,
+    shapes_from,
+    target_from,
+)
 from scheduler.journal_format.words import (
     CLASS,
     CLOSED,
@@ -119,10 +125,14 @@ class Decoder:
         local: Any = False,
         exact: Any = False,
     ) -> RequestClass:
-        sizes = tuple(tuple(checked(size, int) for size in shape) for shape in shapes)
         name = None if variant is None else checked(variant, str)
         return RequestClass(
-            checked(model, str), name, sizes, alone, checked(local, bool), checked(exact, bool)
+            checked(model, str),
+            name,
+            shapes_from(shapes),
+            alone,
+            checked(local, bool),
+            checked(exact, bool),
         )
 
     def _id(self, back: Any) -> int:

@@ -119,7 +119,7 @@ def offer_from(named: Any) -> Offer:
     made = {
         "latency_ns": latency_ns,
         "energy_uj": energy_uj,
-        "item_shapes": _shapes(named.get("item_shapes", ())),
+        "item_shapes": shapes_from(named.get("item_shapes", ())),
     }
     return Offer(**{**_frozen(named), **made})
 
@@ -138,10 +138,11 @@ def target_from(named: Any) -> TargetSpec:
 
 
 def _tensors(model: Any, shapes: Any) -> Tensors:
-    return checked(model, str), _shapes(shapes)
+    return checked(model, str), shapes_from(shapes)
 
 
-def _shapes(shapes: Any) -> Shapes:
+def shapes_from(shapes: Any) -> Shapes:
+    """The shapes that are listed; raises some of `BROKEN` where there are none."""
     return tuple(tuple(checked(size, int) for size in shape) for shape in shapes)
 
 
