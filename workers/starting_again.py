@@ -28,7 +28,7 @@ def tried_again(who: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not ray.is_initialized() or not _is_brought_back():
+        if not is_brought_back():
             raise
         told = f"{who} can't start again: {error}; it is tried once more in {_PAUSE_S:.0f} s"
         print(told, file=sys.stderr, flush=True)
@@ -36,5 +36,6 @@ def tried_again(who: str) -> Iterator[None]:
         os._exit(1)
 
 
-def _is_brought_back() -> bool:
-    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+def is_brought_back() -> bool:
+    """Whether this process is an actor that Ray started because the one before it had ended."""
+    return ray.is_initialized() and bool(ray.get_runtime_context().was_current_actor_reconstructed)

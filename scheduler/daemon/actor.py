@@ -46,7 +46,7 @@ from scheduler.policy_loading import check_policy, files_of
 from scheduler.result import Result
 from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
-from workers.starting_again import tried_again
+from workers.starting_again import is_brought_back, tried_again
 
 T = TypeVar("T")
 
@@ -57,6 +57,9 @@ _CALLERS = "callers"
 
 _GC_THRESHOLD = 50_000
 """Collections of cyclic garbage are rare: the hot path makes none, and each one is a pause."""
+
+_WORKERS_S = 5.0
+"""How long doors that open again wait for workers, which may have died with the scheduler."""
 
 LISTENING = "listening.json"
 """Beside the socket for doors: where all doors of the box listen, which only the agent knows."""
@@ -170,6 +173,10 @@ class SchedulerProcess:
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
         add_clouds(config, self._driver)
+        if is_brought_back():
+            # Its clients send again what they were waiting for, as soon as a door opens.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._driver.catalog.heard(links), _WORKERS_S)
         self._tls = server_context(config.tls) if config.tls is not None else None
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [

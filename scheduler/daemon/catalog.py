@@ -34,6 +34,14 @@ class Catalog:
         self._digests: dict[tuple[str, str], str] = {}
         self._own: set[str] = set()
         self.spoken = asyncio.Event()
+        self._news = asyncio.Event()
+
+    async def heard(self, targets: Iterable[str]) -> None:
+        """Waits until each of these has said what its repository holds."""
+        awaited = set(targets)
+        while not awaited <= self.problems.keys():
+            self._news.clear()
+            await self._news.wait()
 
     def learn(
         self, device_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
@@ -45,6 +53,7 @@ class Catalog:
         self.problems[device_id] = problems
         self._digests.update(((device_id, card.name), card.digest) for card in cards)
         self.revision += 1
+        self._news.set()
         if cards:
             self.spoken.set()
 

@@ -126,6 +126,27 @@ def test_a_killed_actor_comes_back_and_every_request_ends_once(
     assert load.endings["result"] > 0
 
 
+def test_a_scheduler_that_is_back_has_no_doors_before_its_workers_have_spoken(
+    lasting: RunningAgent,
+) -> None:
+    worker = psutil.Process(lasting.pid_of("WorkerProcess"))
+
+    def connections() -> int:
+        return sum("worker connected" in line for line in lasting.lines)
+
+    before = connections()
+    with Client(lasting.url) as client:
+        worker.suspend()
+        try:
+            os.kill(lasting.pid_of("SchedulerProcess"), signal.SIGKILL)
+            eventually(lambda: connections() > before)
+            future = client.submit("relu", X, deadline_ms=60_000)
+            threading.Event().wait(1)
+        finally:
+            worker.resume()
+        assert isinstance(future.result(60), Result)
+
+
 def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
     models: Path, tmp_path: Path
 ) -> None:
