@@ -6,39 +6,23 @@ the time of the targets that serve it, so it delays a request only on those that
 costs more time per weight than others is taken to wait longer, if there is something behind it
 that would have to wait for it, so that it is refused first.
 
-How far that is from the truth depends on the load: batches stay small where deadlines are tight,
-what is queued may be given up for something better, and a burst is followed by a lull. So the
-wait is multiplied by a factor that is learned: a promise that was not kept raises it, each
-batch that what was refused could have filled lowers it, and so does, a little, each promise kept.
+How far that is from the truth is learned from what becomes of promises (`policies.caution`), and
+the wait is multiplied by it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from policies.caution import Caution
 from policies.outlook import Outlook
 from policies.pace import Pace
 from policies.serving import order
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
-
-BROKEN = 1.05
-"""The factor rises by this when something that was admitted has to be dropped. Together with `KEPT`
-it settles where one moment with drops comes on fifty requests served. Higher means fewer broken
-promises, and less that is finished: docs/policies-compared.md has figures."""
-
-MISSED = 0.7
-"""It falls by this for each refused request that would have filled a batch."""
-
-KEPT = 0.999
-"""It falls by this for each that is served: without broken promises it is tried to admit more."""
-
-LEAST, MOST = 0.05, 2.5
-"""Where the factor ends. With 1.0 a little more is finished under overload, and far more promises
-are broken: docs/policies-compared.md has figures."""
 
 COSTLIER = 4.0
 """At most so much longer is what costs more than others taken to wait."""
@@ -64,14 +48,11 @@ class Admission:
 
     Args:
         outlook: What the targets could do.
-
-    Attributes:
-        caution: The factor by which waits are multiplied.
     """
 
     def __init__(self, outlook: Outlook) -> None:
         """Looks through the outlook of its policy."""
-        self.caution = 1.0
+        self.caution = Caution()
         self._outlook = outlook
         self._seen: tuple[View, int, int] | None = None
         self._paces: dict[RequestClass, Pace] = {}
@@ -79,7 +60,6 @@ class Admission:
         self._lanes: list[tuple[ClassQueue, Pace]] = []
         self._least_ns = 0.0
         self._refused: dict[RequestClass, deque[int]] = {}
-        self._broken_ns = -1
 
     def look(self) -> None:
         """Takes in what is queued and predicted now."""
@@ -88,8 +68,7 @@ class Admission:
         if seen is None or seen[0] is not view:
             self._paces.clear()
             self._refused.clear()
-            self.caution = 1.0
-            self._broken_ns = -1
+            self.caution = Caution()
         elif seen[1] != view.fleet_epoch:
             self._paces.clear()
         elif seen[2] != view.curve_epoch:
@@ -103,16 +82,17 @@ class Admission:
         lanes = self._lanes = []
         for queue in queues:
             kind = queue.kind
-            pace = self._paces.get(kind)
-            if pace is None:
-                pace = self._paces[kind] = Pace(self._outlook.bids(kind))
+            pace = self.pace(kind)
             if pace.bids:
                 lanes.append((queue, pace))
         self._least_ns = min([pace.cost_ns for _, pace in lanes], default=0.0)
 
     def pace(self, kind: RequestClass) -> Pace:
-        """How fast the work of a class is done that was queued at the last look."""
-        return self._paces[kind]
+        """How fast the work of a class is done."""
+        pace = self._paces.get(kind)
+        if pace is None:
+            pace = self._paces[kind] = Pace(self._outlook.bids(kind))
+        return pace
 
     def refusal(self, request: Request) -> Drop | None:
         """The reason to refuse a queued arrival, with what would be possible.
@@ -165,7 +145,8 @@ class Admission:
                     work_ns += ahead * shared * share_ns
                 else:
                     work_ns += ahead * share_ns
-        wait_ns = (pace.ready_ns(starts_ns, work_ns) - now_ns) * self.caution
+        wait_ns = pace.ready_ns(starts_ns, work_ns) - now_ns
+        wait_ns *= self.caution.factor(pace, request.weight)
         costlier = pace.cost_ns / request.weight / self._least_ns
         if behind > 0 and costlier > 1.0:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
@@ -220,20 +201,14 @@ class Admission:
 
     # -- learning
 
-    def broken(self) -> None:
-        """Something that was admitted has to be dropped.
-
-        However many those are at one moment: they have one cause.
-        """
-        now_ns = self._outlook.view.now_ns
-        if now_ns != self._broken_ns:
-            self._broken_ns = now_ns
-            self.caution = min(MOST, self.caution * BROKEN)
+    def broken(self, dropped: Iterable[Request]) -> None:
+        """Requests that were admitted have to be dropped."""
+        lost = [(self.pace(request.kind), request.weight) for request in dropped]
+        self.caution.broken(self._outlook.view.now_ns, lost)
 
     def served(self, place: Place) -> None:
         """A batch is sent, with which its requests are in time."""
-        caution = self.caution * KEPT ** len(place.requests) * MISSED ** self._missed(place)
-        self.caution = max(LEAST, caution)
+        self.caution.kept(len(place.requests), self._missed(place))
 
     def _missed(self, place: Place) -> int:
         """How many refused requests would have made a larger batch of it."""

@@ -148,10 +148,11 @@ class Alone:
         drops = list(self._outlook.doomed(overdue))
         if not drops:
             return
-        self.admission.broken()
+        dropped = [drop.request for drop in drops]
+        self.admission.broken(dropped)
         self._gathering.missed()
         self._fell_short()
-        offers = self.admission.counter_offers([drop.request for drop in drops])
+        offers = self.admission.counter_offers(dropped)
         for drop, budgets in zip(drops, offers, strict=True):
             yield Drop(drop.request, drop.reason, budgets)
 

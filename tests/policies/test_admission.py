@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from policies.admission import BROKEN, MISSED
+from policies.caution import BROKEN, MISSED
 from policies.goodput import Goodput
 from replay.laws import Watch
 from scheduler.core.commands import Dispatch, Finish
@@ -174,14 +174,20 @@ def test_what_takes_long_is_admitted_where_nothing_has_to_wait_for_it():
     watch.close()
 
 
+def caution(policy: Goodput) -> float:
+    """By what the waits of ordinary requests are multiplied."""
+    pace = policy.admission.pace(RequestClass("m"))
+    return policy.admission.caution.factor(pace, 1.0)
+
+
 def test_promises_broken_at_one_moment_make_it_more_cautious_once():
     policy = Goodput()
     watch = full(9, 13, 17, policy=lambda: policy)
-    before = policy.admission.caution = 0.5
+    before = caution(policy)
     said = watch.handle(BatchDone(1), 12 * MS)
     evicted = len([finish for finish in of(Finish, said) if finish.outcome is Outcome.INFEASIBLE])
     assert evicted > 1
-    assert policy.admission.caution == pytest.approx(before * BROKEN, rel=0.01)
+    assert caution(policy) == pytest.approx(before * BROKEN, rel=0.01)
     watch.close()
 
 
@@ -195,4 +201,4 @@ def test_a_batch_with_room_for_what_was_refused_makes_it_bolder():
     refused = len(outcomes(said))
     assert 4 < refused < 12
     scheduler.handle(BatchDone(1), 7 * MS)
-    assert policy.admission.caution <= MISSED
+    assert caution(policy) <= MISSED

@@ -1,0 +1,102 @@
+"""The factors on the waits that admission expects."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.caution import BROKEN, KEPT, LEAST, MISSED, MOST, Caution
+from policies.goodput import Goodput
+from policies.pace import Pace
+from replay.experiment import PolicyChoice
+from replay.scenarios import FOLDER, load_scenario
+from scheduler.core.events import Submitted, TargetUp
+from scheduler.core.requests import RequestClass
+from scheduler.core.scheduler import Scheduler
+from tests.core.world import offer, request, target
+
+MODELS_MS = {"short": 3, "alike": 3.5, "long": 24}
+
+
+@pytest.fixture(scope="module")
+def paces() -> dict[str, Pace]:
+    """How fast three models are on one target, and `short` on another as `elsewhere`."""
+    policy = Goodput()
+    scheduler = Scheduler(policy)
+    here = [offer(name, base_ms=ms, item_ms=0, sizes=(1,)) for name, ms in MODELS_MS.items()]
+    there = offer("elsewhere", base_ms=MODELS_MS["short"], item_ms=0, sizes=(1,))
+    scheduler.handle(TargetUp(target("cpu:0", *here)), 0)
+    scheduler.handle(TargetUp(target("cpu:1", there)), 0)
+    scheduler.handle(Submitted((request(1, 90, RequestClass("short")),)), 0)
+    return {name: policy.admission.pace(RequestClass(name)) for name in (*MODELS_MS, "elsewhere")}
+
+
+def test_a_broken_promise_makes_cautious_about_what_costs_alike_on_the_same_targets(
+    paces: dict[str, Pace],
+) -> None:
+    caution = Caution()
+    caution.broken(0, [(paces["short"], 1.0)])
+    factors = {name: caution.factor(pace, 1.0) for name, pace in paces.items()}
+    assert factors == {"short": BROKEN, "alike": BROKEN, "long": 1.0, "elsewhere": 1.0}
+
+
+def test_what_costs_alike_is_judged_by_its_weight(paces: dict[str, Pace]) -> None:
+    caution = Caution()
+    caution.broken(0, [(paces["short"], 1.0)])
+    assert caution.factor(paces["short"], 8.0) == 1.0
+    assert caution.factor(paces["long"], 8.0) == BROKEN
+
+
+def test_at_one_moment_it_is_raised_once_for_all_that_are_alike(paces: dict[str, Pace]) -> None:
+    caution = Caution()
+    caution.broken(5, [(paces["short"], 1.0), (paces["alike"], 1.0)])
+    caution.broken(5, [(paces["short"], 1.0), (paces["long"], 1.0)])
+    assert caution.factor(paces["short"], 1.0) == BROKEN
+    assert caution.factor(paces["long"], 1.0) == BROKEN
+    caution.broken(6, [(paces["short"], 1.0)])
+    assert caution.factor(paces["short"], 1.0) == pytest.approx(BROKEN**2)
+
+
+def test_what_is_served_lowers_all_factors(paces: dict[str, Pace]) -> None:
+    caution = Caution()
+    caution.broken(0, [(paces["long"], 1.0)])
+    assert caution.factor(paces["elsewhere"], 1.0) == 1.0
+    caution.kept(3, missed=0)
+    assert caution.factor(paces["long"], 1.0) == pytest.approx(BROKEN * KEPT**3)
+    assert caution.factor(paces["elsewhere"], 1.0) == pytest.approx(KEPT**3)
+    assert caution.factor(paces["short"], 1.0) == 1.0, "not known until now"
+
+
+def test_what_would_have_filled_a_batch_lowers_all_factors(paces: dict[str, Pace]) -> None:
+    caution = Caution()
+    assert caution.factor(paces["long"], 1.0) == 1.0
+    caution.kept(1, missed=2)
+    assert caution.factor(paces["long"], 1.0) == pytest.approx(KEPT * MISSED**2)
+
+
+def test_a_factor_has_an_upper_and_a_lower_end(paces: dict[str, Pace]) -> None:
+    caution = Caution()
+    for moment in range(100):
+        caution.broken(moment, [(paces["short"], 1.0)])
+    assert caution.factor(paces["short"], 1.0) == MOST
+    caution.kept(10_000, missed=0)
+    assert caution.factor(paces["short"], 1.0) == LEAST
+    caution.broken(100, [(paces["short"], 1.0)])
+    assert caution.factor(paces["short"], 1.0) == pytest.approx(LEAST * BROKEN)
+
+
+def test_what_has_come_at_any_weight_is_not_remembered_for_ever(paces: dict[str, Pace]) -> None:
+    caution = Caution()
+    for power in range(-400, 400):
+        caution.broken(power, [(paces["short"], 2.0**power)])
+    assert len(caution._factors) <= 200
+
+
+def test_promises_broken_to_what_is_long_cost_what_is_short_nothing() -> None:
+    """Of what one device can't all do it refused what it could, where one factor served all."""
+    experiment = load_scenario(FOLDER / "single-overload.yaml").experiment(requests=2_000)
+    goodput, edf = (
+        experiment.simulate(PolicyChoice.parse(policy), 1).on_time_share()
+        for policy in ("goodput", "edf")
+    )
+    assert goodput > 0.6
+    assert goodput > edf - 0.02
