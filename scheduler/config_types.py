@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +51,11 @@ def written_as(pattern: str, wanted: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+@dataclass(frozen=True, slots=True)
+class Unquoted:
+    """Marks a value that may hold a secret: what is wrong with it is said without quoting it."""
 
 
 ConfigPath = Annotated[Path, AfterValidator(_absolute)]

@@ -603,7 +603,7 @@ class TestConfig:
         path = tmp_path / "edge.yaml"
         path.write_text("""\
 cache: {url: "redis://:hush@10.0.0.5:6379/0"}
-cloud: [{name: eu, url: "grpcs://infer.example:443"}]
+cloud: [{name: eu, url: "grpcs://infer.example:443", headers: {x-api-key: hush}}]
 listen: {native: tcp://127.0.0.1:8702}
 neighbours: {name: box-a, join: [127.0.0.1:8712]}
 token_file: token
@@ -613,6 +613,19 @@ token_file: token
         assert re.search(r"cache +redis://10.0.0.5:6379/0\n", out)
         assert re.search(r"cloud +eu at grpcs://infer.example:443\n", out)
         assert re.search(r"boxes +this is box-a, joins tcp://127.0.0.1:8712\n", out)
+        as_json = laxity("config", "check", str(path), "--json")[1]
+        assert list(json.loads(as_json)["cloud"][0]["headers"]) == ["x-api-key"]
+        assert "hush" not in out + as_json
+
+    @pytest.mark.parametrize("held", ["", "a-token\nof two lines"])
+    def test_a_token_for_a_cloud_that_could_not_be_sent(self, laxity, tmp_path, held):
+        path, token = tmp_path / "edge.yaml", tmp_path / "token"
+        token.touch(mode=0o600)
+        token.write_text(held)
+        path.write_text("cloud: [{name: eu, url: 'https://h', token_file: token}]")
+        status, _, err = laxity("config", "check", str(path))
+        assert status == 1
+        assert err == f"laxity: {token}: token_file: should hold a token, in one line\n"
 
     @pytest.mark.parametrize(
         ("text", "said"),

@@ -163,7 +163,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ),
         ("1: x", "edge.yaml:1: 1: unknown key; known here: site,"),
         ("- a", "edge.yaml:1: a configuration is a mapping of keys to values; this is a list"),
-        ("hello", "this is a single value, 'hello'"),
+        ("hello", "this is a single value"),
         ("a: [1", "edge.yaml:1: not YAML: expected ',' or ']'"),
         ("site: 2001-99-99", "edge.yaml: not YAML: month must be in 1..12"),
         ("a: !!python/object:os.system {}", "edge.yaml:1: not YAML: could not determine"),
@@ -227,6 +227,7 @@ def test_a_password_of_a_cache_is_not_shown(write):
     memory = load_config(write("cache: {}"))
     assert Config.model_validate(memory.model_dump(mode="json")) == memory
     assert pickle.loads(pickle.dumps(config)).cache.url == url
+    assert "pw" not in repr(config)
 
 
 def test_nothing_is_cached_unless_it_is_asked_for(write):
