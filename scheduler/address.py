@@ -109,6 +109,14 @@ def default_url() -> str:
     return str(own)
 
 
+def spoken(kind: Literal["http", "grpc"], url: str) -> str:
+    """A door's address as a client of its protocol writes it."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "unix":
+        return f"{kind}+unix://{rest}"
+    return f"{kind}{'s' if scheme == 'tls' else ''}://{rest}"
+
+
 def _guess(url: str) -> str:
     """What somebody who wrote no scheme may have meant."""
     if url.startswith("/"):

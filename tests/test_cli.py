@@ -594,10 +594,22 @@ class TestConfig:
         assert (status, err) == (0, "")
         assert f"{path} is good" in out
         assert "line-3" in out
-        assert re.search(r"http +tcp://127.0.0.1:8700\n", out)
+        assert re.search(r"http +http://127.0.0.1:8700\n", out)
         assert "grpc" not in out
         filled = json.loads(laxity("config", "check", str(path), "--json")[1])
+        assert filled["listen"]["http"] == ["127.0.0.1:8700"]
         assert (filled["policy"]["name"], filled["drain_s"]) == ("edf", 10.0)
+
+    def test_doors_are_listed_as_a_client_writes_them(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text("""\
+listen: {http: [127.0.0.1:8700, tls://127.0.0.1:8743], grpc: [unix:///run/g.sock, '[::1]:8701']}
+tls: {cert: cert.pem, key: key.pem}
+""")
+        status, out, _ = laxity("config", "check", str(path))
+        assert status == 0
+        assert re.search(r"http +http://127.0.0.1:8700, https://127.0.0.1:8743\n", out)
+        assert re.search(r"grpc +grpc\+unix:///run/g.sock, grpc://\[::1\]:8701\n", out)
 
     def test_what_is_used_beyond_the_box_is_listed_without_secrets(self, laxity, tmp_path):
         path = tmp_path / "edge.yaml"
