@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.core.names import natural
+from scheduler.core.policy import quantile_of
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetState
 from scheduler.daemon.energy import EnergyAccount
@@ -28,6 +29,7 @@ def status_of(
     """
     return {
         "policy": {"name": policy[0], **policy[1]},
+        "quantile": quantile_of(core.policy),
         "held": len(core.ledger.records),
         "queues": [
             {"model": kind.model, "variant": kind.variant, "requests": len(queue)}
