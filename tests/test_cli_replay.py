@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -84,11 +85,73 @@ def test_a_wrapped_policy_has_options_of_its_own(run):
 
 
 def test_a_policy_that_raises_is_told_with_what_was_played(run):
-    Path("bad.py").write_text("class Raises:\n    def decide(self, view):\n        return [][3]\n")
+    Path("bad.py").write_text(RAISES)
     status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--policy", "bad.py", "--load", "2")
     assert status == 2
     told = "policy 'bad.py' on work, load 2, seed 1 failed: IndexError: list index out of range"
     assert f"{told}, at bad.py:3" in err
+
+
+RAISES = "class Raises:\n    def decide(self, view):\n        return [][3]\n"
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_policy_that_fails_takes_nothing_from_the_others(run, jobs):
+    Path("bad.py").write_text(RAISES)
+    status, out, err = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf,bad.py,fcfs", "--seeds", "2",
+        "--jobs", jobs, "--compare", "edf,bad.py", "--json", "rows.json", "--report", "r.html",
+    )  # fmt: skip
+    assert status == 2
+    faults = [line for line in err.splitlines() if "failed: IndexError" in line]
+    assert [line.partition(" failed")[0] for line in sorted(faults)] == [
+        f"laxity: policy 'bad.py' on work, load 0.8, seed {seed}" for seed in (1, 2)
+    ]
+    assert [(row["policy"], row["seed"]) for row in rows()] == [
+        ("edf", 1), ("fcfs", 1), ("edf", 2), ("fcfs", 2)
+    ]  # fmt: skip
+    for shown in (out, Path("r.html").read_text()):
+        assert "fcfs" in shown
+        assert "policy 'bad.py' on work, load 0.8, seed 2 failed" in " ".join(
+            html.unescape(shown).split()
+        )
+
+
+def test_a_policy_that_fails_in_one_scenario_is_played_in_the_others(run):
+    Path("some.py").write_text(
+        "from policies import make_policy\n\n"
+        "class Some:\n    def __init__(self):\n        self.inner = make_policy('edf')\n"
+        "    def decide(self, view):\n        sorted(view.targets)[3]\n"
+        "        return self.inner.decide(view)\n"
+    )
+    status, out, err = run(
+        "scenarios", "--only", "fleet-[28]", "--policy", "edf,some.py", "--requests", "30",
+        "--no-bound", "--json", "rows.json",
+    )  # fmt: skip
+    assert status == 2, err
+    assert [(row["scenario"], row["policy"]) for row in rows()] == [
+        ("fleet-2", "edf"), ("fleet-8", "edf"), ("fleet-8", "some.py")
+    ]  # fmt: skip
+    assert "policy 'some.py' on fleet-2" in err
+    assert "did not all play the same cases" in " ".join(out.split())
+
+
+def test_what_was_played_until_ctrl_c_is_shown_and_written(run, monkeypatch):
+    monkeypatch.setenv("MADE", "0")
+    Path("tired.py").write_text(
+        "import os\nfrom policies.edf import Edf\n\n"
+        "class Tired(Edf):\n    def __init__(self):\n        super().__init__()\n"
+        "        os.environ['MADE'] = str(int(os.environ['MADE']) + 1)\n"
+        "    def decide(self, view):\n        if int(os.environ['MADE']) == 4:\n"
+        "            raise KeyboardInterrupt\n        return super().decide(view)\n"
+    )
+    status, out, _ = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "tired.py", "--seeds", "4",
+        "--no-bound", "--json", "rows.json",
+    )  # fmt: skip
+    assert status == 130
+    assert [row["seed"] for row in rows()] == [1, 2]
+    assert "tired.py" in out
 
 
 def test_the_load_can_be_set(run):
