@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from replay.journal import journal_files
 from replay.live_processes import LiveError
 from replay.results import RunResult, read_results
 from scheduler import Unavailable, cli
+from tests.replay.test_journal import JournalledBox
 
 FLEET = """
 models: [{name: digits, base_ms: 5, per_item_ms: 1, jitter: 0.1, batches: [1, 2, 4]}]
@@ -195,6 +197,26 @@ def test_a_trace_is_cut_scaled_and_given_a_model(run):
     run("trace.csv", *options, "--slice", "0.5:", "--speed", "2", "--rate-scale", "2")
     assert 80 <= rows()[0]["requests"] <= 100  # type: ignore[operator]
     assert rows()[0]["bound_share"] is None
+
+
+def test_a_damaged_file_of_a_journal_is_left_out_and_named(run):
+    box = JournalledBox(Path("days"), "goodput", 3, bytes=100_000, files=20)
+    box.live(400)
+    box.close()
+    options = "days", "--policy", "edf", "--no-bound", "--json", "rows.json"
+    run(*options)
+    (whole,) = rows()
+    bad = journal_files("days")[1]
+    bad.write_bytes(bad.read_bytes()[:17] + b"\xc1" * 50)
+    status, _, err = run(*options)
+    assert status == 0
+    assert err.count(f"{bad}, record 1: no msgpack") == 1, "each is said once"
+    assert "the file is left out" in err
+    (row,) = rows()
+    assert 0 < row["requests"] < whole["requests"]  # type: ignore[operator]
+    status, out, err = run("days", "--verify")
+    assert (status, out) == (2, "")
+    assert f"{bad}, record 1: no msgpack" in err
 
 
 def test_scenarios_write_their_rows(run):
