@@ -199,6 +199,20 @@ def test_a_trace_is_cut_scaled_and_given_a_model(run):
     assert rows()[0]["bound_share"] is None
 
 
+def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
+    Path("t.txt").write_text("".join(f"{at}\n" for at in (10, 20, 30)))
+    options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"
+    status, out, _ = run("t.txt", *options)
+    assert (status, rows()[0]["requests"]) == (0, 60)
+    assert "where they are times, --format tells their unit" in " ".join(out.split())
+    status, out, _ = run("t.txt", *options, "--format", "timestamps-ms", "--slice", "0.01:")
+    assert (status, rows()[0]["requests"]) == (0, 2)
+    assert "--format tells" not in " ".join(out.split())
+    status, _, err = run("t.txt", *options, "--format", "timestamps")
+    assert status == 2
+    assert "t.txt:1: the time is '10', a number without a unit; expected the format tim" in err
+
+
 def test_a_damaged_file_of_a_journal_is_left_out_and_named(run):
     box = JournalledBox(Path("days"), "goodput", 3, bytes=100_000, files=20)
     box.live(400)
