@@ -218,7 +218,8 @@ def journal_runs(
     Raises:
         JournalError: As in `JournalFile`; or no file can be read.
     """
-    files, damage = [], None
+    files: list[JournalFile] = []
+    damage: list[JournalError] = []
     for each in journal_files(path):
         try:
             files.append(JournalFile(each, note))
@@ -228,10 +229,11 @@ def journal_runs(
                 continue
             if whole:
                 raise
-            damage = damage or error
-            note(f"{error}; the file is left out")
-    if damage is not None and not files:
-        raise damage
+            damage.append(error)
+    if damage and not files:
+        raise damage[0]
+    for problem in damage:
+        note(f"{problem}; the file is left out")
     for _, run in groupby(files, key=lambda file: file.header.run):
         yield list(run)
 

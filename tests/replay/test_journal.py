@@ -536,7 +536,7 @@ def test_where_no_file_can_be_read_it_is_said(rotated):
         _spoil(file, 17)
     for read in (arrivals, targets):
         with pytest.raises(JournalError, match=rotated[0].name):
-            list(read(rotated[0].parent, lambda _: None, whole=False))
+            list(read(rotated[0].parent, no_note, whole=False))
 
 
 @settings(deadline=None, max_examples=200)
