@@ -77,7 +77,9 @@ def parse_address(url: str) -> Address:
         return _parse_unix(url)
     if scheme in ("tcp", "tls"):
         return _parse_network(url, cast(Scheme, scheme))
-    raise AddressError(f"{url!r} has the unknown scheme {scheme!r}; accepted is {ACCEPTED}")
+    others = scheme.removesuffix("s") in ("http", "grpc", "http+unix", "grpc+unix")
+    told = "; that door is for other clients than laxity's own" if others else ""
+    raise AddressError(f"{url!r} has the unknown scheme {scheme!r}; accepted is {ACCEPTED}{told}")
 
 
 def default_socket() -> Address:

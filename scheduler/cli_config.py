@@ -10,16 +10,16 @@ from typing import Annotated
 import typer
 
 from scheduler.address import spoken
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import COMMAND, COMMANDS, examples
 from scheduler.cli_tables import policy_text
 from scheduler.config import Config, DeviceConfig, config_schema, load_config
 from scheduler.config_cache import without_secrets
 
-app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
+app = typer.Typer(**COMMANDS)
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity config check edge.yaml", "every mistake, with its line"),
         ("laxity config check edge.yaml --json", "with every default"),
@@ -102,7 +102,7 @@ def _unread(path: Path) -> str:
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity config schema > laxity.schema.json", ""),
         (

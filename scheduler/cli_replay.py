@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from scheduler.cli_help import SETTINGS, examples, given
+from scheduler.cli_help import COMMAND, examples, given
 from scheduler.cli_inputs import InputProblem, check_places
 from scheduler.config_problems import ConfigError
 from scheduler.errors import LaxityError
@@ -38,7 +38,7 @@ Policies = Annotated[
 
 @replay_app.command(
     "replay",
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity replay scenarios --policy goodput,edf", "the standard scenarios"),
         ("laxity replay load-1_2 --policy goodput,edf --compare goodput,edf", "one of them"),

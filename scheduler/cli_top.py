@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler.cli_box import AsJson, Url, box, screen
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import COMMAND, examples
 from scheduler.cli_status import headline
 from scheduler.cli_tables import STYLES, figure, percent, plain_table
 from scheduler.client import Client
@@ -35,7 +35,7 @@ _READINGS = {
 
 @app.command(
     name="top",
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity top", "until Ctrl-C, the busiest models first"),
         ("laxity top --interval 5 --count 12 --json", "a minute for a script, a line each"),

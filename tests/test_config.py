@@ -282,6 +282,7 @@ def test_an_address_survives_being_written_and_read(url, expected):
         ("localhost:8701", "did you mean 'tcp://localhost:8701'?"),
         ("edge", "accepted is unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"),
         ("http://edge:80", "unknown scheme 'http'; accepted is"),
+        ("grpcs://edge:80", "that door is for other clients than laxity's own"),
         ("unix://a.sock", "needs the absolute path of a socket"),
         ("unix:///" + "a" * 107, "has 108 bytes; a unix socket's may have 107"),
         ("tcp://edge", "lacks a port: tcp://HOST:PORT"),
