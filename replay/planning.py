@@ -116,6 +116,8 @@ def _named(ask: Ask) -> Any:
     names = scenario_names()
     if ask.source in names:
         return standard_scenarios(ask.source)[0]
+    if "/" in ask.source or Path(ask.source).suffix:
+        raise AskError(f"there is no file {ask.source}")
     meant = did_you_mean(ask.source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
     raise AskError(f"there is no file and no scenario called {ask.source!r}; {meant}")
 

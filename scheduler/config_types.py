@@ -75,14 +75,15 @@ def _door_address(value: object) -> Address:
     return parse_address(text if "://" in text else f"tcp://{text}")
 
 
-def _as_door(address: Address) -> str:
+def as_door(address: Address) -> str:
+    """The address of an HTTP or gRPC door as a file has it."""
     return str(address).removeprefix("tcp://")
 
 
 DoorAddress = Annotated[
     Address,
     PlainValidator(_door_address),
-    PlainSerializer(_as_door),
+    PlainSerializer(as_door),
     WithJsonSchema({"type": "string", "examples": ["127.0.0.1:8700", "tls://0.0.0.0:8743"]}),
 ]
 ListeningAddress = Annotated[

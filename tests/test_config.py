@@ -245,6 +245,12 @@ def test_what_other_machines_can_reach_needs_a_token(write, refusal, host):
     assert config.token_file is not None
 
 
+def test_what_can_be_reached_is_told_as_the_file_has_it(refusal):
+    text = "listen: {native: 'tcp://a:1', http: ['b:2', '127.0.0.1:3'], grpc: 'c:4'}"
+    (line,) = refusal(text)
+    assert "other machines can reach tcp://a:1, b:2, c:4; name a file" in line
+
+
 @pytest.mark.parametrize("url", ["unix:///tmp/a", "tcp://127.0.0.1:1", "tcp://[::1]:1"])
 def test_what_only_this_machine_can_reach_needs_none(write, url):
     assert load_config(write(f"listen: {{native: '{url}'}}")).token_file is None
