@@ -204,6 +204,7 @@ def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
     options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"
     status, out, _ = run("t.txt", *options)
     assert (status, rows()[0]["requests"]) == (0, 60)
+    assert out.startswith("t · 60 requests")
     assert "where they are times, --format tells their unit" in " ".join(out.split())
     status, out, _ = run("t.txt", *options, "--format", "timestamps-ms", "--slice", "0.01:")
     assert (status, rows()[0]["requests"]) == (0, 2)
