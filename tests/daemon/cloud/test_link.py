@@ -74,6 +74,26 @@ def test_headers_go_with_every_call(tmp_path: Path):
     with_far(tmp_path, test, token_file=str(token), headers={"X-Project": "42"})
 
 
+def test_a_key_that_the_server_repeats_is_not_told_further(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("a-token-of-thirty-two-characters\n")
+    token.chmod(0o600)
+
+    async def refuse(request: Any, context: Any) -> Any:
+        shown = dict(context.invocation_metadata())["authorization"]
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"not {shown.split()[1]}, but another"
+        )
+
+    async def test(box: Box, far: FarServer) -> None:
+        far.behaviour = refuse
+        answered = await box.ask()
+        assert answered.outcome is Outcome.FAILED
+        assert "not ***, but another" in answered.reason
+
+    with_far(tmp_path, test, token_file=str(token))
+
+
 def test_the_quantile_that_status_tells_of_is_the_policys(tmp_path: Path):
     def told(box: Box) -> list[str]:
         console = Console(file=StringIO(), width=200, color_system=None)
