@@ -12,7 +12,7 @@ from scheduler.config_problems import ConfigError, problem_at
 from scheduler.errors import LaxityError
 from scheduler.ingress.certificates import server_context
 from scheduler.policy_loading import check_policy
-from scheduler.tenants import load_access, read_secret, read_token
+from scheduler.tenants import load_access, read_token
 from workers.runtimes.base import DeviceError
 from workers.usable_runtimes import check_settings
 
@@ -74,11 +74,11 @@ def file_problems(
         checks.append(lambda: shown and read_token(shown, "token_file"))
     for cloud in config.cloud:
         token, keys = cloud.token_file, (cloud.tls.ca, cloud.tls.cert, cloud.tls.key)
-        if token is not None and readable(token):
-            checks.append(partial(read_secret, token, "token_file"))
-        if cloud.is_secure and all(readable(path) for path in keys if path is not None):
-            from scheduler.daemon.cloud.dialing import ssl_context  # most boxes have no cloud
+        from scheduler.daemon.cloud.dialing import ssl_context, token_to_show  # most have no cloud
 
+        if token is not None and readable(token):
+            checks.append(partial(token_to_show, token))
+        if cloud.is_secure and all(readable(path) for path in keys if path is not None):
             checks.append(partial(ssl_context, cloud))
     for check in checks:
         try:

@@ -17,7 +17,7 @@ from typing import get_args
 
 from edge_agent.errors import AgentError
 from edge_agent.listening import bind
-from scheduler.address import Address
+from scheduler.address import Address, spoken
 from scheduler.config import Config
 from scheduler.ingress.process import DoorSpec, Kind
 
@@ -124,7 +124,7 @@ class Doors:
         bound = [bind(address, listens) for address in addresses]
         self._sockets += [made for made, _ in bound if made is not None]
         urls = [url for _, url in bound]
-        self.addresses += [_spoken(kind, url) for url in urls]
+        self.addresses += [spoken(kind, url) for url in urls]
         inherited = [(made.fileno(), url) for made, url in bound if made is not None and listens]
         for index in range(self._config.doors.processes):
             # A unix socket that gRPC binds itself can't be shared.
@@ -194,11 +194,3 @@ def _one_core(cores: Sequence[int], index: int) -> list[int]:
     others = os.sched_getaffinity(0).difference(cores)
     usable = [*cores, *sorted(others)]
     return [usable[index % len(usable)]]
-
-
-def _spoken(kind: Kind, url: str) -> str:
-    """An address as a client of its protocol writes it."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "unix":
-        return f"{kind}+unix://{rest}"
-    return f"{kind}{'s' if scheme == 'tls' else ''}://{rest}"

@@ -19,7 +19,7 @@ from edge_agent.probing import probe_apart
 from edge_agent.ray_settings import set_ray_environment
 from edge_agent.rebirth import end_past_life
 from edge_agent.terminal import DeviceBars, on_signals, whole_lines
-from scheduler.cli_help import SETTINGS, Prose, examples
+from scheduler.cli_help import COMMAND, examples
 from scheduler.config import Config, ConfigError, load_config
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ console = whole_lines()
 
 
 @app.command(
-    cls=Prose,
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("edge_agent", "serve ./models on what this box has"),
         ("edge_agent --config edge.yaml", "as the file says; see configs/edge.yaml"),

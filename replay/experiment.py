@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
-from typing import Any
+from typing import Any, NamedTuple
 
 from replay.bound import fluid_bound, whole_bound
 from replay.fleet import Fleet
@@ -82,6 +82,22 @@ class PolicyChoice:
         return load_policy(self.name, **dict(self.options))
 
 
+class PolicyFault(ValueError):
+    """A policy raised, decided the impossible, or came to no end; the message says where."""
+
+
+class Played(NamedTuple):
+    """What came of playing several policies.
+
+    Attributes:
+        results: Of those that played to the end.
+        faults: What became of the others.
+    """
+
+    results: list[RunResult]
+    faults: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """A workload and where it is played.
@@ -112,8 +128,7 @@ class Experiment:
         """Plays it with a policy.
 
         Raises:
-            ValueError: The policy raised, decided the impossible, or came to no end where
-                `replay.headway` watches.
+            PolicyFault: As it says; that there is no end is seen where `replay.headway` watches.
         """
         fleet = self.fleet
         result = RunResult(self.name, choice.label, seed, self.load, notes=list(fleet.notes))
@@ -134,9 +149,9 @@ class Experiment:
                     timeline.note_rest()
                     last_ns = max(last_ns, ending.arrival.at_ns)
         except PolicyFailed as error:
-            raise ValueError(f"{self._who(choice, seed)} failed: {error}") from error
+            raise PolicyFault(f"{self._who(choice, seed)} failed: {error}") from error
         except NoEnd as no_end:
-            raise ValueError(f"{self._who(choice, seed)} {no_end}{place_of(no_end)}") from None
+            raise PolicyFault(f"{self._who(choice, seed)} {no_end}{place_of(no_end)}") from None
         result.notes += fleet.missed(last_ns)
         result.timeline = timeline.samples
         result.calibration = calibration.points()
@@ -188,15 +203,34 @@ class Experiment:
         return min(fluid.share, whole.share)
 
     def run(self, choices: Sequence[PolicyChoice], seed: int) -> list[RunResult]:
-        """Plays it with each policy, on the same requests."""
-        results = [self.simulate(choice, seed) for choice in choices]
+        """Plays it with each policy, on the same requests.
+
+        Raises:
+            PolicyFault: As in `simulate`.
+        """
+        results, faults = self.play(choices, seed)
+        if faults:
+            raise PolicyFault(faults[0])
+        return results
+
+    def play(self, choices: Sequence[PolicyChoice], seed: int) -> Played:
+        """The same, whatever becomes of one policy; the results of the others have it as a note."""
+        results: list[RunResult] = []
+        faults: list[str] = []
+        for choice in choices:
+            try:
+                results.append(self.simulate(choice, seed))
+            except PolicyFault as fault:
+                faults.append(str(fault))
         if self.with_bound and results and results[0].rows.seen <= BOUND_REQUESTS:
             # Nothing is above all of it; to find that out otherwise takes seconds.
             kept_all = any(result.on_time_share() == 1 for result in results)
             bound = 1.0 if kept_all else self.bound(seed)
             for result in results:
                 result.bound = bound
-        return results
+        for result in results:
+            result.notes += faults
+        return Played(results, faults)
 
 
 class _Bill:
@@ -225,6 +259,11 @@ class _Bill:
 # -- many of them
 
 OnResults = Callable[[list[RunResult]], None]
+OnFault = Callable[[str], None]
+
+
+def _raise_it(fault: str) -> None:
+    raise PolicyFault(fault)
 
 
 def run_all(
@@ -233,6 +272,7 @@ def run_all(
     seeds: Sequence[int],
     jobs: int = 1,
     on_results: OnResults = lambda _: None,
+    on_fault: OnFault = _raise_it,
 ) -> list[RunResult]:
     """Plays every experiment with every policy and seed.
 
@@ -242,30 +282,37 @@ def run_all(
         seeds: With which seeds.
         jobs: Processes.
         on_results: Hears of each (experiment, seed) as it is done.
+        on_fault: Hears of each policy that was not played to the end. The others go on, unless it
+            raises.
 
     Returns:
         The results in the order of experiments, seeds and policies, whatever the order in which
         they were done.
+
+    Raises:
+        PolicyFault: As in `Experiment.simulate`, unless `on_fault` is given.
     """
     tasks = [(experiment, seed) for experiment in experiments for seed in seeds]
     done: list[list[RunResult]] = [[] for _ in tasks]
-    for index, results in _results(tasks, choices, jobs):
+    for index, (results, faults) in _results(tasks, choices, jobs):
         done[index] = results
+        for fault in faults:
+            on_fault(fault)
         on_results(results)
     return [result for results in done for result in results]
 
 
 def _results(
     tasks: Sequence[tuple[Experiment, int]], choices: Sequence[PolicyChoice], jobs: int
-) -> Iterator[tuple[int, list[RunResult]]]:
+) -> Iterator[tuple[int, Played]]:
     if jobs <= 1 or len(tasks) <= 1:
         for index, (experiment, seed) in enumerate(tasks):
-            yield index, experiment.run(choices, seed)
+            yield index, experiment.play(choices, seed)
         return
     spawn = get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(tasks)), spawn, _begin) as pool:
         futures = {
-            pool.submit(experiment.run, choices, seed): index
+            pool.submit(experiment.play, choices, seed): index
             for index, (experiment, seed) in enumerate(tasks)
         }
         try:

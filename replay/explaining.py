@@ -144,7 +144,7 @@ def explain(path: Path | str, request_id: int, run: str | None = None, note: Not
 
 
 def _run(path: Path | str, name: str | None, note: Note) -> list[JournalFile]:
-    runs = {files[0].header.run: files for files in journal_runs(path, note)}
+    runs = {files[0].header.run: files for files in journal_runs(path, note, whole=False)}
     if name is None and runs:
         return list(runs.values())[-1]
     if name not in runs:

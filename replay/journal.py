@@ -83,16 +83,21 @@ def read_journal(path: Path | str, note: Note = warn) -> Iterator[tuple[int, Eve
 
 
 def read_on_one_clock(
-    path: Path | str, note: Note = warn
+    path: Path | str, note: Note = warn, whole: bool = True
 ) -> Iterator[tuple[int, Event | Command | Gap]]:
     """The same by the time of day, so that runs follow each other; it never goes back.
 
     What is missing is a `Gap`.
 
+    Args:
+        path: A folder, or one file.
+        note: As in `read_journal`.
+        whole: As in `arrivals`.
+
     Raises:
         JournalError: As in `read_journal`.
     """
-    for at_ns, step in _steps(path, note):
+    for at_ns, step in _steps(path, note, whole):
         if isinstance(step, Gap):
             yield at_ns, step
             continue
@@ -101,17 +106,17 @@ def read_on_one_clock(
             yield at_ns, command
 
 
-def _steps(path: Path | str, note: Note) -> Iterator[tuple[int, Entry | Gap]]:
+def _steps(path: Path | str, note: Note, whole: bool = True) -> Iterator[tuple[int, Entry | Gap]]:
     """Each, with the time of day; where that was set back between two runs, it stands still."""
     latest_ns = 0
-    for run in journal_runs(path, note):
+    for run in journal_runs(path, note, whole):
         head = run[0].header
-        for _, step in steps_of(run, note):
+        for _, step in steps_of(run, note, whole):
             latest_ns = max(latest_ns, head.wall_ns + step.at_ns - head.at_ns)
             yield latest_ns, step
 
 
-def arrivals(path: Path | str, note: Note = warn) -> Iterator[Arrival]:
+def arrivals(path: Path | str, note: Note = warn, whole: bool = True) -> Iterator[Arrival]:
     """The requests of a journal, to be played again; time 0 is the first of them.
 
     Runs follow each other by the time of day. A request's budget is what was left when the
@@ -120,12 +125,14 @@ def arrivals(path: Path | str, note: Note = warn) -> Iterator[Arrival]:
     Args:
         path: A folder, or one file.
         note: As in `read_journal`.
+        whole: Whether damage is an error. Otherwise what it has spoilt is left out, with a note:
+            a file without a header that can be read, or what comes after a record that can't.
 
     Raises:
-        JournalError: As in `read_journal`.
+        JournalError: As in `read_journal`; or no file can be read.
     """
     start_ns: int | None = None
-    for at_ns, entry in _steps(path, note):
+    for at_ns, entry in _steps(path, note, whole):
         if isinstance(entry, Gap) or not isinstance(entry.event, Submitted):
             continue
         start_ns = at_ns if start_ns is None else start_ns
@@ -141,8 +148,13 @@ def arrivals(path: Path | str, note: Note = warn) -> Iterator[Arrival]:
             )
 
 
-def targets(path: Path | str, note: Note = warn) -> list[TargetSpec]:
+def targets(path: Path | str, note: Note = warn, whole: bool = True) -> list[TargetSpec]:
     """Every target of a journal, with all that it has offered, as it was last.
+
+    Args:
+        path: A folder, or one file.
+        note: As in `read_journal`.
+        whole: As in `arrivals`.
 
     Raises:
         JournalError: As in `read_journal`.
@@ -153,11 +165,14 @@ def targets(path: Path | str, note: Note = warn) -> list[TargetSpec]:
         states[spec.id] = TargetState(spec)
         states[spec.id].add_offers(spec.offers)
 
-    for run in journal_runs(path, note):
+    for run in journal_runs(path, note, whole):
         for target in run[0].header.targets:
             up(target.spec)
-        for _, step in steps_of(run, note):
+        for file, step in steps_of(run, note, whole):
             match step:
+                case Gap(count=0):  # the next file says how they were by then
+                    for target in file.header.targets:
+                        up(target.spec)
                 case Entry(event=TargetUp(spec)):
                     up(spec)
                 case Entry(event=TargetReport(target_id, offers)) if target_id in states:

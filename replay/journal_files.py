@@ -203,22 +203,37 @@ class _Sound:
         return data
 
 
-def journal_runs(path: Path | str, note: Note = warn) -> Iterator[list[JournalFile]]:
+def journal_runs(
+    path: Path | str, note: Note = warn, whole: bool = True
+) -> Iterator[list[JournalFile]]:
     """The files of each run, oldest first.
 
     A last file that a crash has left without a whole header is passed over with a note.
 
+    Args:
+        path: A folder, or one file.
+        note: Hears of what is passed over.
+        whole: Whether a file that can't be read is an error; otherwise it is passed over, too.
+
     Raises:
-        JournalError: As in `JournalFile`.
+        JournalError: As in `JournalFile`; or no file can be read.
     """
-    files = []
+    files: list[JournalFile] = []
+    damage: list[JournalError] = []
     for each in journal_files(path):
         try:
             files.append(JournalFile(each, note))
-        except JournalError:
-            if not _ends_in_header(each):
+        except JournalError as error:
+            if _ends_in_header(each):
+                note(f"{each} is cut off in its header, and has no records")
+                continue
+            if whole:
                 raise
-            note(f"{each} is cut off in its header, and has no records")
+            damage.append(error)
+    if damage and not files:
+        raise damage[0]
+    for problem in damage:
+        note(f"{problem}; the file is left out")
     for _, run in groupby(files, key=lambda file: file.header.run):
         yield list(run)
 
@@ -241,8 +256,20 @@ def _ends_in_header(path: Path) -> bool:
     return False
 
 
-def steps_of(run: list[JournalFile], note: Note) -> Iterator[tuple[JournalFile, Entry | Gap]]:
-    """The steps of a run; a missing file, or one that was not closed, is a gap."""
+def steps_of(
+    run: list[JournalFile], note: Note, whole: bool = True
+) -> Iterator[tuple[JournalFile, Entry | Gap]]:
+    """The steps of a run; a missing file, or one that was not closed, is a gap of 0 events.
+
+    Args:
+        run: Its files.
+        note: Hears of what is missing.
+        whole: Whether a damaged record is an error; otherwise what comes after it in its file is
+            missing, since nothing tells where the next record begins.
+
+    Raises:
+        JournalError: As in `JournalFile`.
+    """
     before: JournalFile | None = None
     for file in run:
         if before is not None:
@@ -250,8 +277,19 @@ def steps_of(run: list[JournalFile], note: Note) -> Iterator[tuple[JournalFile, 
             if missing or not before.closed:
                 note(f"events are missing between {before.path.name} and {file.path.name}")
                 yield file, Gap(file.header.at_ns, 0)
-        for step in file:
+        steps = iter(file)
+        while (step := _next(steps, note, whole)) is not None:
             if isinstance(step, Gap):
                 note(f"{step.count} events are missing in {file.path}, before record {file.number}")
             yield file, step
         before = file
+
+
+def _next(steps: Iterator[Entry | Gap], note: Note, whole: bool) -> Entry | Gap | None:
+    try:
+        return next(steps, None)
+    except JournalError as error:
+        if whole:
+            raise
+        note(f"{error}; the rest of the file is left out")
+        return None

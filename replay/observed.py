@@ -306,6 +306,8 @@ def _usual_ns(
 def observed_fleet(path: Path, note: Note = warn, begin_ns: int | None = None) -> Fleet:
     """The targets of a journal, whose batches take what they took.
 
+    Damaged parts of it are left out, with a note, and what was under way when they begin.
+
     Args:
         path: A folder, or one file.
         note: As in `read_journal`.
@@ -316,10 +318,10 @@ def observed_fleet(path: Path, note: Note = warn, begin_ns: int | None = None) -
         JournalError: It can't be read.
         FleetError: It tells of no target that had a model ready.
     """
-    specs = [spec for spec in targets(path, note) if spec.offers]
+    specs = [spec for spec in targets(path, note, whole=False) if spec.offers]
     if not specs:
         raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
-    observation = Observation(read_on_one_clock(path, note), specs)
+    observation = Observation(read_on_one_clock(path, note, whole=False), specs)
     devices = tuple(
         Device(spec, way_to(spec), observation.truth(spec, begin_ns=begin_ns)) for spec in specs
     )

@@ -12,7 +12,7 @@ from replay.experiment import Experiment
 from replay.fleet import Fleet
 from replay.fleet_sources import JOURNAL, load_fleet
 from replay.observed import observed_fleet
-from replay.readers import FORMATS, open_trace
+from replay.readers import FORMATS, format_of, open_trace
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
@@ -116,6 +116,8 @@ def _named(ask: Ask) -> Any:
     names = scenario_names()
     if ask.source in names:
         return standard_scenarios(ask.source)[0]
+    if "/" in ask.source or Path(ask.source).suffix:
+        raise AskError(f"there is no file {ask.source}")
     meant = did_you_mean(ask.source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
     raise AskError(f"there is no file and no scenario called {ask.source!r}; {meant}")
 
@@ -181,8 +183,13 @@ def _trace(ask: Ask, path: Path) -> Experiment:
         path, Mix([entry]), ask.format, ask.speed, ask.rate_scale, _slice(ask.slice)
     )
     workload = Workload((stream,), requests=ask.requests)
-    note = f"every request of the trace is one of model {model!r}"
-    fleet = replace(fleet, notes=(*fleet.notes, note))
+    notes = [f"every request of the trace is one of model {model!r}"]
+    if ask.format is None and format_of(path) == "rates":
+        notes.append(
+            "the numbers of the trace are read as requests per second; where they are times, "
+            "--format tells their unit, as timestamps-s or timestamps-ms"
+        )
+    fleet = replace(fleet, notes=(*fleet.notes, *notes))
     return Experiment(path.name.split(".")[0], WorkloadSource(workload), fleet)
 
 

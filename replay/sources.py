@@ -90,7 +90,7 @@ class JournalSource:
         chance = random.Random(f"{seed} scale")
         start_ns = round(self.slice_s[0] * 1e9)
         end_ns = None if self.slice_s[1] is None else round(self.slice_s[1] * 1e9)
-        for arrival in arrivals(self.path, warnings.warn):
+        for arrival in arrivals(self.path, warnings.warn, whole=False):
             if arrival.at_ns < start_ns:
                 continue
             if end_ns is not None and arrival.at_ns >= end_ns:

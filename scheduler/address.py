@@ -77,7 +77,9 @@ def parse_address(url: str) -> Address:
         return _parse_unix(url)
     if scheme in ("tcp", "tls"):
         return _parse_network(url, cast(Scheme, scheme))
-    raise AddressError(f"{url!r} has the unknown scheme {scheme!r}; accepted is {ACCEPTED}")
+    others = scheme.removesuffix("s") in ("http", "grpc", "http+unix", "grpc+unix")
+    told = "; that door is for other clients than laxity's own" if others else ""
+    raise AddressError(f"{url!r} has the unknown scheme {scheme!r}; accepted is {ACCEPTED}{told}")
 
 
 def default_socket() -> Address:
@@ -107,6 +109,14 @@ def default_url() -> str:
     if not Path(str(own.path)).exists() and SYSTEM_SOCKET.exists():
         return f"unix://{SYSTEM_SOCKET}"
     return str(own)
+
+
+def spoken(kind: Literal["http", "grpc"], url: str) -> str:
+    """A door's address as a client of its protocol writes it."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "unix":
+        return f"{kind}+unix://{rest}"
+    return f"{kind}{'s' if scheme == 'tls' else ''}://{rest}"
 
 
 def _guess(url: str) -> str:

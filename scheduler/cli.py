@@ -35,7 +35,7 @@ from scheduler import (
 )
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json, screen
-from scheduler.cli_help import SETTINGS, TwoWordCommands, examples, given
+from scheduler.cli_help import COMMAND, COMMANDS, TwoWordCommands, examples, given
 from scheduler.cli_inputs import InputProblem, check_places, load_inputs
 from scheduler.cli_status import status_view
 from scheduler.cli_streams import open_streams, written
@@ -48,10 +48,8 @@ DEADLINE_MS = 100.0
 DURABLE_DEADLINE_MS = 3_600_000.0
 
 app = typer.Typer(
-    cls=TwoWordCommands,
+    **{**COMMANDS, "cls": TwoWordCommands},
     add_completion=False,
-    no_args_is_help=True,
-    context_settings=SETTINGS,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog=examples(
@@ -100,7 +98,7 @@ def _laxity(
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity demo", "70 % load, 200 % load, a killed worker"),
         ("laxity demo --json figures.json", "and keep the figures"),
@@ -133,7 +131,7 @@ def demo(
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity status", "targets, queues, outcomes"),
         ("laxity status --watch", "again every second, with rates"),
@@ -191,7 +189,7 @@ def _rates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, float
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity models", "all of them"),
         ("laxity models digits", "one of them"),
@@ -273,7 +271,7 @@ Levels = Annotated[
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         (
             "laxity infer digits --input scan.png --levels 16:0",

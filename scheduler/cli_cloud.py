@@ -14,7 +14,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import COMMAND, COMMANDS, examples
 from scheduler.cli_tables import plain_table
 from scheduler.errors import LaxityError
 
@@ -26,7 +26,7 @@ _LOOK_S = 0.2
 _END_S = 60.0
 """How long the process that holds a cluster may take to end, beyond what requests are given."""
 
-app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
+app = typer.Typer(**COMMANDS)
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 ConfigFile = Annotated[
@@ -36,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity cloud up --config cloud.yaml", "until Ctrl-C"),
         ("laxity cloud up --config cloud.yaml --detach", "until `laxity cloud down`"),
@@ -62,7 +62,7 @@ def up(
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(("laxity cloud down --config cloud.yaml", "what `up` has started")),
 )
 def down(config: ConfigFile, as_json: AsJson = False) -> None:
@@ -78,7 +78,7 @@ def down(config: ConfigFile, as_json: AsJson = False) -> None:
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity cloud status --config cloud.yaml", "replicas, models, addresses"),
         ("laxity cloud status --config cloud.yaml --json | jq .replica_states", "for scripts"),

@@ -9,16 +9,17 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.address import spoken
+from scheduler.cli_help import COMMAND, COMMANDS, examples
 from scheduler.cli_tables import policy_text
 from scheduler.config import Config, DeviceConfig, config_schema, load_config
 from scheduler.config_cache import without_secrets
 
-app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
+app = typer.Typer(**COMMANDS)
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity config check edge.yaml", "every mistake, with its line"),
         ("laxity config check edge.yaml --json", "with every default"),
@@ -55,14 +56,15 @@ def _described(device: DeviceConfig) -> str:
 
 
 def _summary(config: Config) -> dict[str, str]:
+    listen = config.listen
     doors = {
-        kind: ", ".join(map(str, addresses))
-        for kind in ("native", "http", "grpc")
-        if (addresses := getattr(config.listen, kind))
+        "native": [str(address) for address in listen.native],
+        "http": [spoken("http", str(address)) for address in listen.http],
+        "grpc": [spoken("grpc", str(address)) for address in listen.grpc],
     }
     return {
         "site": config.site,
-        **doors,
+        **{kind: ", ".join(urls) for kind, urls in doors.items() if urls},
         "models": str(config.models) + ("" if config.models.is_dir() else " (no such folder yet)"),
         "devices": ", ".join(map(_described, _listed(config))) or "auto",
         "policy": policy_text({**config.policy.options, "name": config.policy.name}),
@@ -100,7 +102,7 @@ def _unread(path: Path) -> str:
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity config schema > laxity.schema.json", ""),
         (

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import COMMAND, examples
 from scheduler.config import load_config
 from scheduler.doctor import Finding, examine
 
@@ -23,7 +23,7 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity doctor", "the installation"),
         ("laxity doctor --config edge.yaml", "and its folders, certificates and Redis"),

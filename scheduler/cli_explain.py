@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler.cli_box import AsJson, Url, box, print_json
-from scheduler.cli_help import SETTINGS, examples, given
+from scheduler.cli_help import COMMAND, examples, given
 from scheduler.cli_inputs import InputProblem
 from scheduler.cli_tables import STYLES, figure, plain_table
 from scheduler.core.outcomes import Outcome
@@ -30,7 +30,7 @@ OUTCOMES = [outcome.value for outcome in Outcome]
 
 @app.command(
     name="explain",
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity explain", "the requests that ended last, with their ids"),
         ("laxity explain --outcome expired --model digits", "some of them"),

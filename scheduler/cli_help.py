@@ -10,9 +10,6 @@ from rich.cells import cell_len
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-SETTINGS = {"help_option_names": ["-h", "--help"]}
-"""What every command has in common."""
-
 _WIDTH = 76
 """Of a terminal with 80 columns, less the margins of an epilog."""
 
@@ -50,8 +47,20 @@ def _source(ctx: typer.Context, name: str) -> str:
     return source.name if source else ""
 
 
-class Prose(TyperCommand):
-    """A command with more to say than a line: Typer would break it where the source does."""
+class _Flags:
+    """Shows no type of options that take no value: `--json <bool>` would have people write one."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As click does."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in params:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return params
+
+
+class _Command(_Flags, TyperCommand):
+    """May have more to say than a line: Typer would break it where the source does."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """As Typer does, with each paragraph as long as the terminal is wide."""
@@ -60,7 +69,11 @@ class Prose(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-class TwoWordCommands(TyperGroup):
+class _Group(_Flags, TyperGroup):
+    """Commands."""
+
+
+class TwoWordCommands(_Group):
     """Has commands of two words beside ones that are the first of them and take arguments."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -69,3 +82,12 @@ class TwoWordCommands(TyperGroup):
         if name in self.commands:
             return name, self.commands[name], args[2:]
         return super().resolve_command(ctx, args)
+
+
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+COMMAND: dict[str, Any] = {"cls": _Command, "context_settings": _SETTINGS}
+"""What every command has in common."""
+
+COMMANDS: dict[str, Any] = {"cls": _Group, "context_settings": _SETTINGS, "no_args_is_help": True}
+"""The same of several under one name."""

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import COMMAND, examples
 from scheduler.cli_inputs import InputProblem
 from scheduler.errors import LaxityError
 
@@ -32,7 +32,7 @@ _LOOK_S = 1.0
 
 @app.command(
     "replay link",
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity replay link --to 127.0.0.1:8700 --rtt-ms 40 --mbps 5:20", "up:down"),
         (

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from scheduler.cli_box import AsJson, print_json
-from scheduler.cli_help import SETTINGS, Prose, examples, given
+from scheduler.cli_help import COMMAND, examples, given
 from scheduler.cli_inputs import InputProblem, load_array, load_items
 from scheduler.cli_tables import figure, percent, plain_table
 from scheduler.errors import LaxityError
@@ -75,8 +75,7 @@ Name = Annotated[
 
 @app.command(
     name="optimize",
-    cls=Prose,
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         (
             "laxity optimize digits --input heldout.npz:images --labels heldout.npz:labels",

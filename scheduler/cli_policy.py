@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import COMMAND, COMMANDS, examples
 from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
@@ -76,7 +76,7 @@ def policy_app(trial: Callable[[], Any]) -> typer.Typer:
     Args:
         trial: Imports the `Trial`, which takes a moment.
     """
-    app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
+    app = typer.Typer(**COMMANDS)
 
     @app.callback()
     def _policy() -> None:
@@ -84,7 +84,7 @@ def policy_app(trial: Callable[[], Any]) -> typer.Typer:
 
     @app.command(
         "test",
-        context_settings=SETTINGS,
+        **COMMAND,
         epilog=examples(
             ("laxity policy test mine.py", "the only policy of a file"),
             ("laxity policy test mine.py:Mine --json", "figures for a program"),

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from scheduler.cli_box import AsJson, print_json
-from scheduler.cli_help import SETTINGS, Prose, examples
+from scheduler.cli_help import COMMAND, examples
 from scheduler.cli_inputs import InputProblem
 from scheduler.cli_tables import figure, plain_table
 from scheduler.config import Config, ConfigError, DeviceConfig, load_config
@@ -28,8 +28,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command(
     name="profile",
-    cls=Prose,
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity profile --config edge.yaml", "before the box starts, which then knows it all"),
         ("laxity profile --models models --device cpu:0", "one device"),

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from scheduler.cli_help import SETTINGS, Prose, examples
+from scheduler.cli_help import COMMAND, examples
 from scheduler.cli_inputs import InputProblem
 from scheduler.pulling import pull, source_of
 from workers.model_yaml import NAME_PATTERN
@@ -26,8 +26,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command(
     name="pull",
-    cls=Prose,
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         (
             "laxity pull digits --from 10.0.0.7:8702",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from scheduler.cli_help import SETTINGS, examples, given
+from scheduler.cli_help import COMMAND, examples, given
 from scheduler.cli_inputs import InputProblem, check_places
 from scheduler.config_problems import ConfigError
 from scheduler.errors import LaxityError
@@ -38,7 +38,7 @@ Policies = Annotated[
 
 @replay_app.command(
     "replay",
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity replay scenarios --policy goodput,edf", "the standard scenarios"),
         ("laxity replay load-1_2 --policy goodput,edf --compare goodput,edf", "one of them"),
@@ -165,11 +165,11 @@ def replay(
         experiments = [each for one in asked for each in plan(one, live=_is_live(against))]
         choices = _choices(policy, compare)
         _check_chart(chart, experiments)
-        lost = None
         if _is_live(against):
             results, lost = _play_live(experiments, url, seeds, jobs)
         else:
-            results = _simulate(experiments, choices, seeds, jobs)
+            results, lost = _simulate(experiments, choices, seeds, jobs)
+            compare = _played_pair(results, compare)
         _show(results, compare)
         _write(results, compare, json_file, full, report, chart)
         if lost is not None:
@@ -181,17 +181,37 @@ def replay(
 
 def _simulate(
     experiments: list[Experiment], choices: list[PolicyChoice], seeds: int, jobs: int
-) -> list[RunResult]:
+) -> tuple[list[RunResult], BaseException | None]:
+    """What came of each; and why not all were played to the end."""
     from replay.experiment import run_all
     from replay.headway import watched
 
+    results: list[RunResult] = []
+    faults: list[str] = []
+    lost: BaseException | None = None
     with watched(), _progress(len(experiments) * seeds) as advance:
-        return run_all(experiments, choices, range(1, seeds + 1), jobs, lambda _: advance())
+
+        def done(some: list[RunResult]) -> None:
+            results.extend(some)
+            advance()
+
+        try:
+            run_all(experiments, choices, range(1, seeds + 1), jobs, done, faults.append)
+        except (LaxityError, ValueError, OSError, KeyboardInterrupt) as error:
+            lost = error
+    for fault in faults:
+        _say(fault)
+    lost = lost or (typer.Exit(2) if faults else None)
+    if lost is not None and not results:
+        raise lost
+    order = {(each.name, each.load): place for place, each in enumerate(experiments)}
+    results.sort(key=lambda result: (order[result.scenario, result.load], result.seed))
+    return results, lost
 
 
 def _play_live(
     experiments: list[Experiment], url: str | None, seeds: int, jobs: int
-) -> tuple[list[RunResult], LaxityError | KeyboardInterrupt | None]:
+) -> tuple[list[RunResult], BaseException | None]:
     """What came of each; and why not all were played: the box was gone after some, or Ctrl-C."""
     from replay.live_experiment import Interrupted, play_experiment
 
@@ -256,6 +276,12 @@ def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
     if not names:
         raise InputProblem("--policy names no policy")
     return [PolicyChoice.parse(name) for name in dict.fromkeys(names)]
+
+
+def _played_pair(results: list[RunResult], compare: str | None) -> str | None:
+    """What to compare, unless a policy of it failed wherever it was played."""
+    played = {result.policy for result in results}
+    return compare if played.issuperset(_pair(compare)) else None
 
 
 def _loads(text: str | None) -> list[float | None]:

@@ -114,7 +114,9 @@ def _targets(status: Answer) -> RenderableType:
         ready = progress.get("text") == "ready"
         breaker = target.get("breaker", {})
         style, word = ("green", "up") if target["up"] else ("red", "down")
-        what = _readiness(target) if ready else str(progress.get("text", ""))
+        what = (
+            _readiness(target, status.get("quantile")) if ready else str(progress.get("text", ""))
+        )
         if ready and not target["up"] and "way" not in target:
             what = "ready, but it has no model that it can run"
         if breaker.get("state") == "open":
@@ -183,14 +185,16 @@ def _spending(targets: Sequence[Answer]) -> Table:
     return table
 
 
-def _readiness(target: Answer) -> str:
-    """Ready, and how well the highest quantile that a policy counts on was kept."""
-    known = [each for each in target.get("calibration", ()) if each["batches"]]
-    if not known:
-        return "ready"
-    highest = known[-1]
-    kept = highest["kept"] / highest["batches"]
-    return f"ready; {percent(kept)} within the {highest['promised']:.0%} predicted"
+def _readiness(target: Answer, quantile: float | None) -> str:
+    """Ready, and how well the quantile was kept that the policy counts on.
+
+    A box that does not say which one that is may have had policies that counted on others.
+    """
+    for each in reversed(target.get("calibration", ())):
+        if each["batches"] and quantile in (None, each["promised"]):
+            kept = each["kept"] / each["batches"]
+            return f"ready; {percent(kept)} within the {each['promised'] * 100:g}% predicted"
+    return "ready"
 
 
 def _cache(cache: Answer) -> Text:

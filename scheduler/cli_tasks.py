@@ -14,21 +14,21 @@ from rich.table import Table
 
 from scheduler import cli_infer
 from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import COMMAND, COMMANDS, examples
 from scheduler.cli_tables import duration, outputs_view, plain_table
 from scheduler.client import Client
 from scheduler.errors import LaxityError
 from scheduler.result import Result
 from scheduler.tasks import TaskStatus
 
-app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS)
+app = typer.Typer(**COMMANDS)
 
 TaskId = Annotated[str, typer.Argument(help="As `laxity infer --durable` printed it.")]
 
 
 @app.command(
     "list",
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity task list", "the newest, and how many there are"),
         ("laxity task list --count 0 --json | jq .counts", "for scripts"),
@@ -90,9 +90,7 @@ def _clock(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
-@app.command(
-    context_settings=SETTINGS, epilog=examples(("laxity task show 8f2c…", "how one of them is"))
-)
+@app.command(**COMMAND, epilog=examples(("laxity task show 8f2c…", "how one of them is")))
 def show(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
     """How a task is."""
     with box(url) as client:
@@ -105,7 +103,7 @@ def show(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
 
 
 @app.command(
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity task result 8f2c…", "as soon as it is there"),
         ("laxity task result 8f2c… --wait 0 -o out.npz", "now or never, into a file"),
@@ -154,9 +152,7 @@ def _described(task: str, found: Result, top: int) -> Mapping[str, Any]:
     }
 
 
-@app.command(
-    context_settings=SETTINGS, epilog=examples(("laxity task cancel 8f2c…", "if it still waits"))
-)
+@app.command(**COMMAND, epilog=examples(("laxity task cancel 8f2c…", "if it still waits")))
 def cancel(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
     """End a task that has not ended."""
     with box(url) as client:

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli_help import SETTINGS, Prose, examples
+from scheduler.cli_help import COMMAND, examples
 from scheduler.tenants import hash_of, new_token
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    cls=Prose,
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity token", "the token for the caller, the hash for tenants_file or token_file"),
     ),

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler.cli_box import AsJson, Url, box, screen
-from scheduler.cli_help import SETTINGS, examples
+from scheduler.cli_help import COMMAND, examples
 from scheduler.cli_status import headline
 from scheduler.cli_tables import STYLES, figure, percent, plain_table
 from scheduler.client import Client
@@ -35,7 +35,7 @@ _READINGS = {
 
 @app.command(
     name="top",
-    context_settings=SETTINGS,
+    **COMMAND,
     epilog=examples(
         ("laxity top", "until Ctrl-C, the busiest models first"),
         ("laxity top --interval 5 --count 12 --json", "a minute for a script, a line each"),
@@ -91,7 +91,8 @@ def activity_between(before: Look, now: Look) -> dict[str, Any]:
 
     Returns:
         `seconds`, `outcomes` (requests per second by outcome), `models` (the busiest first, with
-        requests per second, failures per second, and the means of what those took) and `targets`.
+        requests per second, failures per second, and the means of what those took) and `targets`;
+        figures to the thousandth.
         A scheduler that was restarted meanwhile has counted from zero.
     """
     (status_before, counted_before), (status, counted) = before, now
@@ -105,9 +106,9 @@ def activity_between(before: Look, now: Look) -> dict[str, Any]:
         _model(each, earlier.get((each["name"], each["version"])), seconds) for each in counted
     ]
     return {
-        "seconds": seconds,
+        "seconds": round(seconds, 3),
         "outcomes": {
-            name: (number - ended.get(name, 0)) / seconds
+            name: round((number - ended.get(name, 0)) / seconds, 3)
             for name, number in status["outcomes"].items()
         },
         "models": sorted(models, key=lambda model: -model["per_s"] - model["failed_per_s"]),
@@ -134,12 +135,12 @@ def _model(
     return {
         "model": now["name"],
         "variant": now["version"],
-        "per_s": answered / seconds,
-        "failed_per_s": failed / seconds,
-        "queue_ms": queue_ns / ran / 1e6 if ran else None,
-        "execute_ms": execute_ns / ran / 1e6 if ran else None,
-        "total_ms": total_ns / answered / 1e6 if answered else None,
-        "batch": ran / batches if batches else None,
+        "per_s": round(answered / seconds, 3),
+        "failed_per_s": round(failed / seconds, 3),
+        "queue_ms": round(queue_ns / ran / 1e6, 3) if ran else None,
+        "execute_ms": round(execute_ns / ran / 1e6, 3) if ran else None,
+        "total_ms": round(total_ns / answered / 1e6, 3) if answered else None,
+        "batch": round(ran / batches, 3) if batches else None,
     }
 
 

@@ -38,6 +38,7 @@ from scheduler.config_types import (
     ListeningAddress,
     Seconds,
     Section,
+    as_door,
     one_or_more,
     written_as,
 )
@@ -111,6 +112,12 @@ class ListenConfig(Section):
     def all(self) -> tuple[Address, ...]:
         """The addresses of every door."""
         return self.native + self.http + self.grpc
+
+    def reachable(self, but: str = "") -> list[str]:
+        """The addresses that other machines can reach, as a file has them; none of scheme `but`."""
+        native = [str(each) for each in self.native if not each.is_local and each.scheme != but]
+        others = (*self.http, *self.grpc)
+        return native + [as_door(e) for e in others if not e.is_local and e.scheme != but]
 
 
 class PolicyConfig(Section):
@@ -325,12 +332,7 @@ class Config(Section):
         listen, tls = info.data.get("listen"), info.data.get("tls")
         if path is None and info.data.get("tenants_file") is None and listen is not None:
             mutual = tls is not None and tls.client_ca is not None
-            reachable = [
-                str(address)
-                for address in listen.all
-                if not address.is_local and not (mutual and address.scheme == "tls")
-            ]
-            if reachable:
+            if reachable := listen.reachable(but="tls" if mutual else ""):
                 raise ValueError(
                     f"missing, and other machines can reach {', '.join(reachable)}; name a file "
                     "that holds a token (or tenants_file, or for tls:// addresses tls.client_ca), "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, PlainSerializer
+from pydantic import AfterValidator, Field, PlainSerializer
 
-from scheduler.config_types import Count, Positive, Seconds, Section
+from scheduler.config_types import Count, Positive, Seconds, Section, Unquoted
 
 _FORMS = "memory://, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH"
 
@@ -21,14 +21,16 @@ def without_secrets(url: str) -> str:
 
 
 _Shown = PlainSerializer(without_secrets, when_used="json-unless-none")
+_Password = Field(repr=False)
 
 
 def _redis_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
-        raise ValueError(f"should be {_FORMS}: {error}") from None
+    except ValueError:  # what it says may be a part of the password
+        told = "its host or port is none (a / in a password is written as %2F)"
+        raise ValueError(f"should be {_FORMS}; {told}") from None
     named = parts.path if parts.scheme == "unix" else parts.hostname
     if parts.scheme not in ("redis", "rediss", "unix") or not named:
         raise ValueError(f"{without_secrets(url)!r} should be {_FORMS}")
@@ -42,7 +44,7 @@ def _cache_url(url: str) -> str:
 class CacheConfig(Section):
     """How answers are kept for those who ask the same again; a model.yaml can say otherwise."""
 
-    url: Annotated[str, AfterValidator(_cache_url), _Shown] = "memory://"
+    url: Annotated[str, AfterValidator(_cache_url), _Shown, Unquoted(), _Password] = "memory://"
     """memory:// keeps them in the scheduler alone; redis://, rediss:// or unix:// names a Redis
     that boxes share, and the scheduler's memory stands in front of it."""
 
@@ -62,7 +64,9 @@ class CacheConfig(Section):
     """After how long without an answer a Redis counts as away, in milliseconds. A request never
     waits for it longer than a quarter of what it has to spare."""
 
-    central_url: Annotated[str, AfterValidator(_redis_url), _Shown] | None = None
+    central_url: Annotated[
+        Annotated[str, AfterValidator(_redis_url), _Shown] | None, Unquoted(), _Password
+    ] = None
     """A second Redis, to which every new answer is written too, in the background."""
 
     central_mb: Count = 64

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from scheduler.config_types import ConfigPath, Cost, Count, Positive, Seconds, Section, written_as
+from scheduler.config_cache import without_secrets
+from scheduler.config_types import (
+    ConfigPath,
+    Cost,
+    Count,
+    Positive,
+    Seconds,
+    Section,
+    Unquoted,
+    written_as,
+)
 
 _SCHEMES = {"grpc": 8001, "grpcs": 443, "http": 80, "https": 443}
 """The schemes of a cloud's URL, each with the port that it means."""
@@ -18,16 +29,22 @@ _EXAMPLE = "should be like grpcs://infer.example:443, or with grpc://, http:// o
 
 def _server_url(text: str) -> str:
     parts = urlsplit(text)
+    shown = without_secrets(text)
+    if parts.username is not None:
+        raise ValueError("a URL holds no password; name a file that holds a token in token_file")
     try:
         port = parts.port
     except ValueError:
-        raise ValueError(f"{text!r} has an impossible port; a URL {_EXAMPLE}") from None
-    if parts.scheme not in _SCHEMES or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} {_EXAMPLE}")
-    if parts.username is not None:
-        raise ValueError("a URL holds no password; name a file that holds a token in token_file")
+        raise ValueError(f"{shown!r} has an impossible port; a URL {_EXAMPLE}") from None
+    if parts.query or parts.fragment:
+        raise ValueError(
+            f"a URL ends before ? and #, as {shown!r}; what a server asks for besides "
+            "goes into token_file or headers"
+        )
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise ValueError(f"{shown!r} {_EXAMPLE}")
     if parts.path.strip("/") and parts.scheme.startswith("grpc"):
-        raise ValueError(f"{text!r} has a path, which gRPC knows nothing of; a URL {_EXAMPLE}")
+        raise ValueError(f"{shown!r} has a path, which gRPC knows nothing of; a URL {_EXAMPLE}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/")
     return f"{parts.scheme}://{host}:{port or _SCHEMES[parts.scheme]}{path}"
@@ -64,7 +81,7 @@ class CloudConfig(Section):
     name: CloudName
     """What answers, `status` and the journal call it."""
 
-    url: ServerUrl
+    url: Annotated[ServerUrl, Unquoted()]
     """Where it is: grpc://HOST:PORT, grpcs://, http:// or https://; the last two may have a path
     before /v2."""
 
@@ -80,8 +97,8 @@ class CloudConfig(Section):
     """How tensors go over HTTP. auto: as bytes where the server lists the extension
     binary_tensor_data, and else as JSON, which is longer and takes the box longer."""
 
-    headers: dict[str, str] = Field(default_factory=dict)
-    """More HTTP headers, or gRPC metadata, of every call."""
+    headers: Annotated[dict[str, SecretStr], Unquoted()] = Field(default_factory=dict)
+    """More HTTP headers, or gRPC metadata, of every call. Their values are shown nowhere."""
 
     tls: CloudTlsConfig = Field(default_factory=CloudTlsConfig)
     """For grpcs:// and https://."""
@@ -148,11 +165,40 @@ class CloudConfig(Section):
             )
         return path
 
+    @field_validator("headers")
+    @classmethod
+    def _headers_can_be_sent(cls, headers: dict[str, SecretStr], info: Any) -> Any:
+        is_grpc = info.data.get("url", "").startswith("grpc")
+        for name, value in headers.items():
+            check_header(name, value.get_secret_value(), is_grpc)
+        return headers
+
     @model_validator(mode="after")
     def _budgets_are_of_costs(self) -> CloudConfig:
         if self.budgets and not self.cost_per_request and not self.cost_per_s:
             raise ValueError("a budget needs cost_per_request or cost_per_s, which it limits")
         return self
+
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A token of RFC 9110, which a name of a field is."""
+
+_GRPC_NAME = re.compile(r"(?!grpc-|GRPC-)[0-9A-Za-z_.-]+(?<!-bin)")
+"""Of text; see gRPC's protocol over HTTP/2 under Custom-Metadata. Sent in lower case."""
+
+
+def check_header(name: str, value: str, is_grpc: bool) -> None:
+    """Nothing, where a header can be sent.
+
+    Raises:
+        ValueError: It can't; the message does not hold the value.
+    """
+    if (_GRPC_NAME if is_grpc else _NAME).fullmatch(name) is None:
+        kind = "metadata of gRPC" if is_grpc else "an HTTP header"
+        raise ValueError(f"{name!r} can't be the name of {kind}, such as x-api-key")
+    if not value.isprintable() or (is_grpc and not value.isascii()):
+        wanted = "one line of ASCII" if is_grpc else "one line of text"
+        raise ValueError(f"the value of {name!r} should be {wanted}")
 
 
 def _is_loopback(url: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from scheduler.config_types import Unquoted
 from scheduler.core.names import did_you_mean
 from scheduler.errors import LaxityError
 from scheduler.yaml_loader import MALFORMED, Loader
@@ -193,6 +194,7 @@ def _place(location: Location) -> str:
 
 def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location) -> str:
     kind, value = item["type"], item["input"]
+    is_secret = _may_be_secret(model, location)
     if kind in ("extra_forbidden", "invalid_key"):
         return _unknown_key(str(location[-1]), _model_at(model, location[:-1]))
     if kind == "missing":
@@ -201,8 +203,11 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
         return str(item["ctx"]["error"])
     if kind == "model_type":
         keys = ", ".join(_model_at(model, location).model_fields)
-        return f"should be a mapping with the keys {keys}; got {_shortened(value)}"
+        text = f"should be a mapping with the keys {keys}"
+        return text if is_secret else f"{text}; got {_shortened(value)}"
     text = _FORMS.get(kind) or str(item["msg"]).replace("Input should be", "should be")
+    if is_secret:
+        return text
     said = f"{text}; got {_shortened(value)}"
     if kind == "literal_error":
         meant = did_you_mean(str(value), re.findall(r"'([^']*)'", text), "")
@@ -236,6 +241,28 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def _may_be_secret(model: type[BaseModel], location: Location) -> bool:
+    """Whether a value, or what may have been meant to stand in it, is not to be quoted."""
+    for part in location:
+        field = model.model_fields.get(part) if isinstance(part, str) else None
+        if field is None:  # the index of an item, or what pydantic calls a branch of a union
+            continue
+        inner = _model_in(field.annotation)
+        if inner is None:
+            return _is_unquoted(field.annotation) or _is_unquoted(field.metadata)
+        model = inner
+    return bool(location) and _is_unquoted(model)
+
+
+def _is_unquoted(annotation: Any) -> bool:
+    if isinstance(annotation, list):
+        return any(map(_is_unquoted, annotation))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields.values()
+        return any(_is_unquoted(f.annotation) or _is_unquoted(f.metadata) for f in fields)
+    return isinstance(annotation, Unquoted) or any(map(_is_unquoted, get_args(annotation)))
+
+
 def _shortened(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
@@ -244,4 +271,5 @@ def _shortened(value: Any) -> str:
 
 
 def _kind(data: Any) -> str:
-    return "list" if isinstance(data, list) else f"single value, {_shortened(data)}"
+    # Not quoted: it may be a token, of a file that was named in the place of another.
+    return "list" if isinstance(data, list) else "single value"

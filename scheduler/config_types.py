@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +53,11 @@ def written_as(pattern: str, wanted: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+@dataclass(frozen=True, slots=True)
+class Unquoted:
+    """Marks a value that may hold a secret: what is wrong with it is said without quoting it."""
+
+
 ConfigPath = Annotated[Path, AfterValidator(_absolute)]
 # A billion megabytes in bytes, and of seconds in nanoseconds, still fit into 64 bits.
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
@@ -69,10 +75,15 @@ def _door_address(value: object) -> Address:
     return parse_address(text if "://" in text else f"tcp://{text}")
 
 
+def as_door(address: Address) -> str:
+    """The address of an HTTP or gRPC door as a file has it."""
+    return str(address).removeprefix("tcp://")
+
+
 DoorAddress = Annotated[
     Address,
     PlainValidator(_door_address),
-    PlainSerializer(str),
+    PlainSerializer(as_door),
     WithJsonSchema({"type": "string", "examples": ["127.0.0.1:8700", "tls://0.0.0.0:8743"]}),
 ]
 ListeningAddress = Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from scheduler.call import Call
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, LaxityError, Unavailable
 
@@ -48,4 +50,6 @@ def add_way(error: DeadlineInfeasible, way_ns: int) -> None:
     """A box offers what it needs itself; who asks again needs the way there and back besides."""
     offers = error.detail.get("earliest_budget_ms")
     if isinstance(offers, dict):
-        error.detail["earliest_budget_ms"] = {at: ms + way_ns / 1e6 for at, ms in offers.items()}
+        error.detail["earliest_budget_ms"] = {
+            at: ceil((ms * 1e6 + way_ns) / 1e3) / 1e3 for at, ms in offers.items()
+        }

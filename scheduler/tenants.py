@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml
+from scheduler.config_types import Unquoted
 from scheduler.errors import Forbidden, ModelNotFound, Unauthorized
 
 Scope = Literal["infer", "tasks", "shared_memory", "metrics", "peer", "admin"]
@@ -59,7 +60,7 @@ class Tenant(BaseModel):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
     """Lower-case letters, digits, dots and dashes."""
 
-    tokens: tuple[Annotated[str, AfterValidator(_checked_hash)], ...] = ()
+    tokens: tuple[Annotated[str, AfterValidator(_checked_hash), Unquoted()], ...] = ()
     """Hashes of its tokens, as `laxity token` prints them. Two at a time make a rotation."""
 
     certificates: tuple[str, ...] = ()

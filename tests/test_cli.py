@@ -594,16 +594,28 @@ class TestConfig:
         assert (status, err) == (0, "")
         assert f"{path} is good" in out
         assert "line-3" in out
-        assert re.search(r"http +tcp://127.0.0.1:8700\n", out)
+        assert re.search(r"http +http://127.0.0.1:8700\n", out)
         assert "grpc" not in out
         filled = json.loads(laxity("config", "check", str(path), "--json")[1])
+        assert filled["listen"]["http"] == ["127.0.0.1:8700"]
         assert (filled["policy"]["name"], filled["drain_s"]) == ("edf", 10.0)
+
+    def test_doors_are_listed_as_a_client_writes_them(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text("""\
+listen: {http: [127.0.0.1:8700, tls://127.0.0.1:8743], grpc: [unix:///run/g.sock, '[::1]:8701']}
+tls: {cert: cert.pem, key: key.pem}
+""")
+        status, out, _ = laxity("config", "check", str(path))
+        assert status == 0
+        assert re.search(r"http +http://127.0.0.1:8700, https://127.0.0.1:8743\n", out)
+        assert re.search(r"grpc +grpc\+unix:///run/g.sock, grpc://\[::1\]:8701\n", out)
 
     def test_what_is_used_beyond_the_box_is_listed_without_secrets(self, laxity, tmp_path):
         path = tmp_path / "edge.yaml"
         path.write_text("""\
 cache: {url: "redis://:hush@10.0.0.5:6379/0"}
-cloud: [{name: eu, url: "grpcs://infer.example:443"}]
+cloud: [{name: eu, url: "grpcs://infer.example:443", headers: {x-api-key: hush}}]
 listen: {native: tcp://127.0.0.1:8702}
 neighbours: {name: box-a, join: [127.0.0.1:8712]}
 token_file: token
@@ -613,6 +625,19 @@ token_file: token
         assert re.search(r"cache +redis://10.0.0.5:6379/0\n", out)
         assert re.search(r"cloud +eu at grpcs://infer.example:443\n", out)
         assert re.search(r"boxes +this is box-a, joins tcp://127.0.0.1:8712\n", out)
+        as_json = laxity("config", "check", str(path), "--json")[1]
+        assert list(json.loads(as_json)["cloud"][0]["headers"]) == ["x-api-key"]
+        assert "hush" not in out + as_json
+
+    @pytest.mark.parametrize("held", ["", "a-token\nof two lines"])
+    def test_a_token_for_a_cloud_that_could_not_be_sent(self, laxity, tmp_path, held):
+        path, token = tmp_path / "edge.yaml", tmp_path / "token"
+        token.touch(mode=0o600)
+        token.write_text(held)
+        path.write_text("cloud: [{name: eu, url: 'https://h', token_file: token}]")
+        status, _, err = laxity("config", "check", str(path))
+        assert status == 1
+        assert err == f"laxity: {token}: token_file: should hold a token, in one line\n"
 
     @pytest.mark.parametrize(
         ("text", "said"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -56,3 +57,10 @@ def test_examples_can_be_copied_line_by_line(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_five_words_about_an_option_stand_on_one_line(name: str) -> None:
     assert any("Show this message and exit." in line for line in help_of(name))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_option_that_takes_no_value_shows_none(name: str) -> None:
+    lines = help_of(name)
+    assert not [line for line in lines if "<bool>" in line]
+    assert any(re.match(r"│ +--help( +-h)? +Show this", line) for line in lines)

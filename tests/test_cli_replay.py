@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from replay.journal import journal_files
 from replay.live_processes import LiveError
 from replay.results import RunResult, read_results
 from scheduler import Unavailable, cli
+from tests.replay.test_journal import JournalledBox
 
 FLEET = """
 models: [{name: digits, base_ms: 5, per_item_ms: 1, jitter: 0.1, batches: [1, 2, 4]}]
@@ -84,11 +87,73 @@ def test_a_wrapped_policy_has_options_of_its_own(run):
 
 
 def test_a_policy_that_raises_is_told_with_what_was_played(run):
-    Path("bad.py").write_text("class Raises:\n    def decide(self, view):\n        return [][3]\n")
+    Path("bad.py").write_text(RAISES)
     status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--policy", "bad.py", "--load", "2")
     assert status == 2
     told = "policy 'bad.py' on work, load 2, seed 1 failed: IndexError: list index out of range"
     assert f"{told}, at bad.py:3" in err
+
+
+RAISES = "class Raises:\n    def decide(self, view):\n        return [][3]\n"
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_policy_that_fails_takes_nothing_from_the_others(run, jobs):
+    Path("bad.py").write_text(RAISES)
+    status, out, err = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf,bad.py,fcfs", "--seeds", "2",
+        "--jobs", jobs, "--compare", "edf,bad.py", "--json", "rows.json", "--report", "r.html",
+    )  # fmt: skip
+    assert status == 2
+    faults = [line for line in err.splitlines() if "failed: IndexError" in line]
+    assert [line.partition(" failed")[0] for line in sorted(faults)] == [
+        f"laxity: policy 'bad.py' on work, load 0.8, seed {seed}" for seed in (1, 2)
+    ]
+    assert [(row["policy"], row["seed"]) for row in rows()] == [
+        ("edf", 1), ("fcfs", 1), ("edf", 2), ("fcfs", 2)
+    ]  # fmt: skip
+    for shown in (out, Path("r.html").read_text()):
+        assert "fcfs" in shown
+        assert "policy 'bad.py' on work, load 0.8, seed 2 failed" in " ".join(
+            html.unescape(shown).split()
+        )
+
+
+def test_a_policy_that_fails_in_one_scenario_is_played_in_the_others(run):
+    Path("some.py").write_text(
+        "from policies import make_policy\n\n"
+        "class Some:\n    def __init__(self):\n        self.inner = make_policy('edf')\n"
+        "    def decide(self, view):\n        sorted(view.targets)[3]\n"
+        "        return self.inner.decide(view)\n"
+    )
+    status, out, err = run(
+        "scenarios", "--only", "fleet-[28]", "--policy", "edf,some.py", "--requests", "30",
+        "--no-bound", "--json", "rows.json",
+    )  # fmt: skip
+    assert status == 2, err
+    assert [(row["scenario"], row["policy"]) for row in rows()] == [
+        ("fleet-2", "edf"), ("fleet-8", "edf"), ("fleet-8", "some.py")
+    ]  # fmt: skip
+    assert "policy 'some.py' on fleet-2" in err
+    assert "did not all play the same cases" in " ".join(out.split())
+
+
+def test_what_was_played_until_ctrl_c_is_shown_and_written(run, monkeypatch):
+    monkeypatch.setenv("MADE", "0")
+    Path("tired.py").write_text(
+        "import os\nfrom policies.edf import Edf\n\n"
+        "class Tired(Edf):\n    def __init__(self):\n        super().__init__()\n"
+        "        os.environ['MADE'] = str(int(os.environ['MADE']) + 1)\n"
+        "    def decide(self, view):\n        if int(os.environ['MADE']) == 4:\n"
+        "            raise KeyboardInterrupt\n        return super().decide(view)\n"
+    )
+    status, out, _ = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "tired.py", "--seeds", "4",
+        "--no-bound", "--json", "rows.json",
+    )  # fmt: skip
+    assert status == 130
+    assert [row["seed"] for row in rows()] == [1, 2]
+    assert "tired.py" in out
 
 
 def test_the_load_can_be_set(run):
@@ -134,6 +199,41 @@ def test_a_trace_is_cut_scaled_and_given_a_model(run):
     assert rows()[0]["bound_share"] is None
 
 
+def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
+    Path("t.txt").write_text("".join(f"{at}\n" for at in (10, 20, 30)))
+    options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"
+    status, out, _ = run("t.txt", *options)
+    assert (status, rows()[0]["requests"]) == (0, 60)
+    assert out.startswith("t · 60 requests")
+    assert "where they are times, --format tells their unit" in " ".join(out.split())
+    status, out, _ = run("t.txt", *options, "--format", "timestamps-ms", "--slice", "0.01:")
+    assert (status, rows()[0]["requests"]) == (0, 2)
+    assert "--format tells" not in " ".join(out.split())
+    status, _, err = run("t.txt", *options, "--format", "timestamps")
+    assert status == 2
+    assert "t.txt:1: the time is '10', a number without a unit; expected the format tim" in err
+
+
+def test_a_damaged_file_of_a_journal_is_left_out_and_named(run):
+    box = JournalledBox(Path("days"), "goodput", 3, bytes=100_000, files=20)
+    box.live(400)
+    box.close()
+    options = "days", "--policy", "edf", "--no-bound", "--json", "rows.json"
+    run(*options)
+    (whole,) = rows()
+    bad = journal_files("days")[1]
+    bad.write_bytes(bad.read_bytes()[:17] + b"\xc1" * 50)
+    status, _, err = run(*options)
+    assert status == 0
+    assert err.count(f"{bad}, record 1: no msgpack") == 1, "each is said once"
+    assert "the file is left out" in err
+    (row,) = rows()
+    assert 0 < row["requests"] < whole["requests"]  # type: ignore[operator]
+    status, out, err = run("days", "--verify")
+    assert (status, out) == (2, "")
+    assert f"{bad}, record 1: no msgpack" in err
+
+
 def test_scenarios_write_their_rows(run):
     status, out, _ = run(
         "scenarios", "--only", "load-*", "--requests", "50", "--policy", "edf", "--json",
@@ -168,6 +268,8 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
     ("words", "said"),
     [
         (["lod-0_5"], "did you mean 'load-0_5'?"),
+        (["lod-0_5.csv"], "laxity: there is no file lod-0_5.csv\n"),
+        (["days/journal"], "laxity: there is no file days/journal\n"),
         (["scenarios", "--only", "nix"], "no scenario fits 'nix'"),
         (["load-0_5", "--slice", "1:2"], "--slice is for traces and journals"),
         (["load-0_5", "--policy", "efd"], "did you mean 'edf'?"),

@@ -89,6 +89,15 @@ def test_rates_and_means_are_those_between_the_looks():
     assert (other["per_s"], other["failed_per_s"]) == (5.0, 3.0)
 
 
+def test_figures_are_told_to_the_thousandth():
+    now = {**NOW, "uptime_s": 10.0 + 2.9999999999999996}
+    activity = activity_between((BEFORE, COUNTED), (now, [counted("a", "fp32", 107), COUNTED[1]]))
+    assert activity["seconds"] == 3.0
+    assert activity["outcomes"] == {"completed": 13.333, "expired": 2.0}
+    (busy,) = [model for model in activity["models"] if model["per_s"]]
+    assert (busy["per_s"], busy["batch"]) == (2.333, 2.333)
+
+
 def test_a_scheduler_that_was_restarted_has_counted_from_zero():
     fresh = {**NOW, "uptime_s": 4.0, "outcomes": {"completed": 8}}
     activity = activity_between((BEFORE, COUNTED), (fresh, [counted("a", "fp32", 8)]))

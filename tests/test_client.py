@@ -34,6 +34,7 @@ from scheduler import (
     wire,
 )
 from scheduler.errors import ERRORS
+from scheduler.late_endings import add_way
 from tests.fake_box import IMAGE, Peer, ignore, image
 from tests.waiting import PATIENCE_S, eventually
 
@@ -588,3 +589,10 @@ def test_importing_it_is_light():
         "assert not {'ray', 'openvino', 'pydantic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_an_offer_is_told_to_the_microsecond_and_is_enough():
+    refusal = DeadlineInfeasible("no", {"earliest_budget_ms": {"cpu:0": 84.3874589, "far": 12.0}})
+    add_way(refusal, 100_000)
+    assert refusal.detail["earliest_budget_ms"] == {"cpu:0": 84.488, "far": 12.1}
+    assert 84.3874589 + 0.1 <= 84.488

@@ -163,7 +163,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ),
         ("1: x", "edge.yaml:1: 1: unknown key; known here: site,"),
         ("- a", "edge.yaml:1: a configuration is a mapping of keys to values; this is a list"),
-        ("hello", "this is a single value, 'hello'"),
+        ("hello", "this is a single value"),
         ("a: [1", "edge.yaml:1: not YAML: expected ',' or ']'"),
         ("site: 2001-99-99", "edge.yaml: not YAML: month must be in 1..12"),
         ("a: !!python/object:os.system {}", "edge.yaml:1: not YAML: could not determine"),
@@ -227,6 +227,7 @@ def test_a_password_of_a_cache_is_not_shown(write):
     memory = load_config(write("cache: {}"))
     assert Config.model_validate(memory.model_dump(mode="json")) == memory
     assert pickle.loads(pickle.dumps(config)).cache.url == url
+    assert "pw" not in repr(config)
 
 
 def test_nothing_is_cached_unless_it_is_asked_for(write):
@@ -242,6 +243,12 @@ def test_what_other_machines_can_reach_needs_a_token(write, refusal, host):
     assert "token_file: missing, and other machines can reach" in line
     config = load_config(write(f"listen: {{native: 'tcp://{host}:8701'}}\ntoken_file: token"))
     assert config.token_file is not None
+
+
+def test_what_can_be_reached_is_told_as_the_file_has_it(refusal):
+    text = "listen: {native: 'tcp://a:1', http: ['b:2', '127.0.0.1:3'], grpc: 'c:4'}"
+    (line,) = refusal(text)
+    assert "other machines can reach tcp://a:1, b:2, c:4; name a file" in line
 
 
 @pytest.mark.parametrize("url", ["unix:///tmp/a", "tcp://127.0.0.1:1", "tcp://[::1]:1"])
@@ -281,6 +288,7 @@ def test_an_address_survives_being_written_and_read(url, expected):
         ("localhost:8701", "did you mean 'tcp://localhost:8701'?"),
         ("edge", "accepted is unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"),
         ("http://edge:80", "unknown scheme 'http'; accepted is"),
+        ("grpcs://edge:80", "that door is for other clients than laxity's own"),
         ("unix://a.sock", "needs the absolute path of a socket"),
         ("unix:///" + "a" * 107, "has 108 bytes; a unix socket's may have 107"),
         ("tcp://edge", "lacks a port: tcp://HOST:PORT"),

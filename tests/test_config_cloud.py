@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
-from scheduler.config import CloudConfig, ConfigError, load_config
+from scheduler.config import CloudConfig, Config, ConfigError, load_config
 
 
 def cloud(tmp_path: Path, text: str) -> CloudConfig:
@@ -45,6 +46,55 @@ def test_a_mistake_is_said_with_what_would_be_right(tmp_path: Path, text: str, s
         cloud(tmp_path, text)
     assert said in str(raised.value)
     assert "secret@" not in str(raised.value)
+
+
+def test_headers_are_shown_nowhere_and_sent_as_they_are(tmp_path: Path):
+    file = tmp_path / "edge.yaml"
+    file.write_text("cloud: [{name: eu, url: 'http://a', headers: {X-API-Key: s3cret}}]\n")
+    config = load_config(file)
+    for shown in (repr(config), str(config.model_dump(mode="json")), str(config.model_dump())):
+        assert "X-API-Key" in shown
+        assert "s3cret" not in shown
+    assert Config.model_validate(config.model_dump(mode="json"))  # as the doors' processes do
+    crossed = pickle.loads(pickle.dumps(config)).cloud[0]
+    assert crossed.headers["X-API-Key"].get_secret_value() == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cloud: [{name: eu, url: 'grpc://a', headers: {k: 77077}}]", "should be a valid string"),
+        ("cloud: [{name: eu, url: 'grpc://a', headers: 'k: 77077'}]", "should be a mapping"),
+        ("cloud: [{name: eu, url: 'grpc://a', headers: [k, 77077]}]", "should be a mapping"),
+        ('cloud: [{name: eu, url: "grpc://a", headers: {k: "77077\\n"}}]', "of 'k' should be one"),
+        ("cloud: [{name: eu, url: 'grpc://a', headers: {k: 77077é}}]", "of 'k' should be one"),
+        ("cloud: [{name: eu, url: 'grpc://a', headers: {a-bin: '77077'}}]", "'a-bin' can't be"),
+        ("cloud: [{name: eu, url: 'http://a', headers: {'a b': '77077'}}]", "'a b' can't be"),
+        ("cloud: [{name: eu, url: 'https://a?key=77077'}]", "ends before ? and #, as 'https://a'"),
+        ("cloud: [{name: eu, url: 'https://me:77077@a:port'}]", "a URL holds no password"),
+        ("cloud: [{name: eu, url: 'me:77077@a:443'}]", "'a:443' should be like"),
+        ("cloud: [{name: eu, url: ['https://me:77077@a']}]", "should be a valid string"),
+        ("cloud: ['https://me:77077@a']", "should be a mapping with the keys name, url"),
+        ("cloud: 'https://me:77077@a'", "should be a list"),
+        ("cache: 'redis://:77077@a'", "should be a mapping with the keys url"),
+        ("cache: {url: ['redis://:77077@a']}", "should be a valid string"),
+        ("cache: {url: 'redis://:77077/x@a'}", "/ in a password is written as %2F"),
+        ("cache: {central_url: {a: 'redis://:77077@a'}}", "should be a valid string"),
+        ("'77077'", "this is a single value"),
+    ],
+)
+def test_a_mistake_does_not_tell_a_secret(tmp_path: Path, text: str, said: str):
+    file = tmp_path / "edge.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_config(file)
+    assert said in str(raised.value)
+    assert "77077" not in str(raised.value)
+
+
+def test_what_is_no_secret_is_quoted(tmp_path: Path):
+    with pytest.raises(ConfigError, match="got 'many'"):
+        cloud(tmp_path, "url: 'grpc://a', max_batch: many")
 
 
 def test_two_clouds_of_one_name_are_refused(tmp_path: Path):

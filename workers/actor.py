@@ -154,7 +154,8 @@ class WorkerProcess:
         self._link.say(f"offer {offer.model}/{offer.variant}", offer_header(offer))
 
     def _say_telemetry(self) -> None:
-        told = {**self._host.telemetry(), "contention": dict(self._host.contention)}
+        contention = {other: round(times, 3) for other, times in self._host.contention.items()}
+        told = {**self._host.telemetry(), "contention": contention}
         self._link.say("telemetry", {"t": "telemetry", "reading": told})
 
     def _say_progress(self, done: int, total: int, text: str) -> None:

@@ -23,7 +23,7 @@ from scheduler.config import (
     default_state_dir,
 )
 from scheduler.config_problems import ConfigError, problems_of, read_yaml_file
-from scheduler.config_types import ConfigPath, Count, DoorAddress, Seconds, Section
+from scheduler.config_types import ConfigPath, Count, DoorAddress, Seconds, Section, as_door
 
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -173,8 +173,8 @@ class ApplicationConfig(Section):
         http = info.data.get("http")
         if path is None and info.data.get("tenants_file") is None and http and not http.is_local:
             raise ValueError(
-                f"missing, and other machines can reach {http}; name a file that holds a token (or "
-                "tenants_file), or listen on a loopback address"
+                f"missing, and other machines can reach {as_door(http)}; name a file that "
+                "holds a token (or tenants_file), or listen on a loopback address"
             )
         return path
 

@@ -2,7 +2,7 @@
 
 from replay.readers.entry import TraceEntry, TraceFormat
 from replay.readers.lines import Lines, TraceError, open_lines
-from replay.readers.opening import FORMATS, open_trace, read_lines
+from replay.readers.opening import FORMATS, format_of, open_trace, read_lines
 
 __all__ = [
     "FORMATS",
@@ -10,6 +10,7 @@ __all__ = [
     "TraceEntry",
     "TraceError",
     "TraceFormat",
+    "format_of",
     "open_lines",
     "open_trace",
     "read_lines",

@@ -30,6 +30,6 @@ def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
 FORMAT = TraceFormat(
     name="deadlines",
     looks_like=",".join(_COLUMNS),
-    recognises=lambda line: "arrival_ms" in header_cells(line),
+    recognises=lambda line: "arrival_ms" in header_cells(line) and "," in line,
     read=read,
 )

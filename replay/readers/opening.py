@@ -8,13 +8,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from replay.readers import azure_functions, azure_llm, deadlines, mooncake, rates, timing
+from replay.readers import (
+    azure_functions,
+    azure_llm,
+    deadlines,
+    mooncake,
+    rates,
+    timestamps,
+    timing,
+)
 from replay.readers.entry import TraceEntry, TraceFormat
 from replay.readers.lines import Lines, TraceError, open_lines, shown
 
 FORMATS: dict[str, TraceFormat] = {
-    module.FORMAT.name: module.FORMAT
-    for module in (azure_llm, azure_functions, deadlines, mooncake, rates)
+    each.name: each
+    for each in (
+        azure_llm.FORMAT,
+        azure_functions.FORMAT,
+        deadlines.FORMAT,
+        mooncake.FORMAT,
+        rates.FORMAT,
+        timestamps.FORMAT,
+        *timestamps.OF_NUMBERS,
+    )
 }
 """The known formats by name; a first line is offered to each in this order."""
 
@@ -73,6 +89,16 @@ def open_trace(
     if format is not None and format not in FORMATS:
         raise ValueError(f"unknown trace format {format!r}; known are {', '.join(FORMATS)}")
     return _entries(path, format, options)
+
+
+def format_of(path: Path | str) -> str:
+    """The format that a trace's first line tells.
+
+    Raises:
+        TraceError: The file can't be read, or is of no known format.
+    """
+    with open_lines(path) as lines:
+        return _recognised(lines).name
 
 
 def read_lines(

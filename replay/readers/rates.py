@@ -21,7 +21,8 @@ def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
     for second, line in enumerate(lines):
         rate = lines.number_from_0(line.strip(), "the rate")
         if rate > MOST_PER_S:
-            raise lines.error(f"the rate is {line.strip()}", f"at most {MOST_PER_S:g} per second")
+            wanted = f"at most {MOST_PER_S:g} per second (of times, --format tells the unit)"
+            raise lines.error(f"the rate is {line.strip()}", wanted)
         due += rate
         count = int(due + 1e-9)
         due -= count

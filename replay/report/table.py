@@ -225,10 +225,21 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
 
 def _shown(found: Study) -> list[tuple[str, Case | None]]:
     few = len(found.cases) <= _CASES_ON_TERMINAL
-    shown: list[tuple[str, Case | None]] = [(case.name, case) for case in found.cases if few]
+    shown: list[tuple[str, Case | None]] = [
+        (f"{case.name} · {_requests(found, case)}", case) for case in found.cases if few
+    ]
     if len(found.cases) > 1:
         shown.append((f"mean of {len(found.cases)} cases", None))
     return shown
+
+
+def _requests(found: Study, case: Case) -> str:
+    """How many were played in each run."""
+    runs = [run for policy in found.policies for run in found.cells.get((case, policy), ())]
+    least, most = min(run.requests for run in runs), max(run.requests for run in runs)
+    if least < most:
+        return f"{least:,} to {most:,} requests"
+    return f"{most:,} request{'s' if most != 1 else ''}"
 
 
 def _block(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.targets import UJ_PER_KWH, TargetSpec
+from scheduler.daemon.figures import amount
 
 
 class EnergyAccount:
@@ -52,4 +53,5 @@ class EnergyAccount:
             if not any(target == target_id for target, _, _ in self.offers):
                 return None
             taken_uj = 0.0
-        return {"joules": taken_uj / 1e6, "cost": taken_uj / UJ_PER_KWH * self._cost_per_kwh}
+        cost = taken_uj / UJ_PER_KWH * self._cost_per_kwh
+        return {"joules": amount(taken_uj / 1e6), "cost": amount(cost)}

@@ -11,13 +11,18 @@ from scheduler.config import LogConfig
 
 
 def set_up_logging(config: LogConfig) -> None:
-    """Sends structured logs to stderr, as the configuration says."""
+    """Sends structured logs to stderr, as the configuration says.
+
+    Tracebacks come without the values of variables: some of those are passwords and tokens.
+    """
     console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+            if console
+            else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelName(config.level.upper())

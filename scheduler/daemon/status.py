@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.core.names import natural
+from scheduler.core.policy import quantile_of
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetState
 from scheduler.daemon.energy import EnergyAccount
+from scheduler.daemon.figures import amount
 from scheduler.daemon.link import Way
 
 
@@ -28,6 +30,7 @@ def status_of(
     """
     return {
         "policy": {"name": policy[0], **policy[1]},
+        "quantile": quantile_of(core.policy),
         "held": len(core.ledger.records),
         "queues": [
             {"model": kind.model, "variant": kind.variant, "requests": len(queue)}
@@ -55,7 +58,7 @@ def _about(target: TargetState | None) -> dict[str, Any]:
         "up": target.up,
         "runs": len(target.runs),
         "calibration": [each._asdict() for each in target.calibration()],
-        "transfer_ns": spec.transfer_ns,
+        "transfer_ns": (spec.transfer_ns[0], amount(spec.transfer_ns[1])),
         "costs": {
             "cost_per_request": spec.cost_per_request,
             "cost_per_s": spec.cost_per_s,

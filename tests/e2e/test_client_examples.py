@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,31 @@ def interpreter_of(name: str) -> str:
     if not KSERVE.exists():
         pytest.skip(f"KServe's SDK is installed by: make {KSERVE.parents[2].name}/.kserve")
     return str(KSERVE)
+
+
+def test_the_counter_offer_of_plain_http_is_always_shown(tmp_path: Path) -> None:
+    """On the models that ship with laxity, for which it is written."""
+    agent = RunningAgent(
+        tmp_path,
+        Path(str(resources.files("configs"))) / "models",
+        listen={"http": "127.0.0.1:0"},
+        devices=[{"id": "cpu:0", "runtimes": ["emulated"], "options": {"base_ms": 20}}],
+        profile={"seconds": 0.1},
+    )
+    try:
+        for _ in range(5):
+            done = subprocess.run(
+                [sys.executable, str(FOLDER / "plain_http.py")],
+                env={**os.environ, "LAXITY_HTTP": agent.address("http")},
+                capture_output=True,
+                text=True,
+                timeout=100,
+            )
+            assert done.returncode == 0, done.stderr
+            _, _, offer = re.findall("^[d4].*", done.stdout, re.M)
+            assert re.fullmatch(r"429 infeasible \{'cpu:0': \d+(\.\d{1,3})?\}", offer), offer
+    finally:
+        agent.end()
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -66,7 +66,10 @@ def test_a_boxs_configuration_is_another_file() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"http": "0.0.0.0:8800"}, "token_file: missing, and other machines can reach"),
+        (
+            {"http": "0.0.0.0:8800"},
+            "token_file: missing, and other machines can reach 0.0.0.0:8800;",
+        ),
         ({"http": "tls://127.0.0.1:8800"}, "HOST:PORT"),
         ({"replicas": {"min": 0}}, "replicas.min"),
         ({"replicas": {"min": 3, "max": 2}}, r"max \(2\) is less than min \(3\)"),

@@ -88,6 +88,10 @@ def test_the_file_holds_hashes_and_says_every_mistake(tmp_path: Path) -> None:
     assert TOKEN not in str(caught.value)
     assert "tenants[1].name" in told[1]
     assert "unknown key; did you mean 'rate_per_s'?" in told[2]
+    for misplaced in (TOKEN, f"tenants: {TOKEN}", f"tenants: [{TOKEN}]"):
+        with pytest.raises(ConfigError) as caught:
+            read_tenants(secret(tmp_path / "misplaced", misplaced))
+        assert TOKEN not in str(caught.value)
     for twice in ("owner", "a"):
         text = f"tenants: [{{name: a}}, {{name: {twice}}}]"
         with pytest.raises(ConfigError, match="is taken"):

@@ -20,6 +20,18 @@ from tests.fake_box import FakeBox, Peer
 from tests.replay.test_journal import SPECS, JournalledBox
 
 
+def test_a_file_that_cannot_be_read_is_passed_over(tmp_path):
+    box = JournalledBox(tmp_path, "goodput", 3, bytes=100_000, files=20)
+    box.live(400)
+    box.close()
+    first, *_ = sorted(tmp_path.iterdir())
+    last = recent(tmp_path, 3, note=complain)
+    first.write_bytes(first.read_bytes()[:17] + b"\xc1")
+    notes: list[str] = []
+    assert recent(tmp_path, 3, note=notes.append) == last
+    assert [str(first) in note for note in notes] == [True]
+
+
 def complain(text: str) -> None:
     raise AssertionError(text)
 

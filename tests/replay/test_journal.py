@@ -21,6 +21,7 @@ from replay.journal import (
     arrivals,
     journal_files,
     read_journal,
+    read_on_one_clock,
     targets,
     verify,
 )
@@ -46,6 +47,7 @@ from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
 from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.journal_format import Entry, Gap
 from scheduler.policy_loading import load_policy
 from tests.core.world import MS, offer, target
 
@@ -457,6 +459,86 @@ def test_a_damaged_record_is_named_by_its_number(journal):
     assert f"{file}, record {caught.value.record}: no record of a journal" in str(caught.value)
 
 
+def _spoil(file: Path, place: int) -> None:
+    """From there on it is no msgpack."""
+    file.write_bytes(file.read_bytes()[:place] + b"\xc1" * 50)
+
+
+def _came(file: JournalFile) -> int:
+    """How many requests came in it."""
+    events = [step.event for step in file if isinstance(step, Entry)]
+    return sum(len(event.requests) for event in events if isinstance(event, Submitted))
+
+
+@pytest.fixture
+def rotated(tmp_path: Path) -> list[Path]:
+    """The files of one life."""
+    box = JournalledBox(tmp_path, "goodput", 3, bytes=100_000, files=20)
+    box.live(400)
+    box.close()
+    files = journal_files(tmp_path)
+    assert len(files) > 4
+    return files
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_file_that_cannot_be_read_is_left_out_where_that_is_asked_for(rotated, place):
+    folder, bad = rotated[0].parent, rotated[place]
+    lost = _came(JournalFile(bad))
+    came = len(list(arrivals(folder, no_note)))
+    _spoil(bad, 17)
+    for read in (read_journal, arrivals, targets, verify):
+        with pytest.raises(JournalError, match=bad.name):
+            list(read(folder, lambda _: None))
+    notes: list[str] = []
+    assert len(list(arrivals(folder, notes.append, whole=False))) == came - lost
+    assert lost
+    assert f"{bad}, record 1: no msgpack" in notes[0]
+    assert notes[0].endswith("the file is left out")
+    assert {spec.id for spec in targets(folder, notes.append, whole=False)} == {"cpu:0", "gpu:0"}
+
+
+def test_what_comes_after_a_damaged_record_of_a_file_is_left_out(rotated):
+    folder, bad = rotated[0].parent, rotated[1]
+    came, whole = len(list(arrivals(folder, no_note))), _came(JournalFile(bad))
+    _spoil(bad, bad.stat().st_size - 500)
+    with pytest.raises(JournalError, match=f"{bad.name}, record"):
+        verify(folder, lambda _: None)
+    notes: list[str] = []
+    left = len(list(arrivals(folder, notes.append, whole=False)))
+    assert came - whole < left < came
+    told, gap = notes
+    assert str(bad) in told
+    assert told.endswith("the rest of the file is left out")
+    assert gap == f"events are missing between {bad.name} and {rotated[2].name}"
+    steps = read_on_one_clock(folder, lambda _: None, whole=False)
+    assert sum(isinstance(step, Gap) for _, step in steps) == 1
+
+
+def test_after_a_damaged_part_the_next_file_says_how_targets_are(tmp_path):
+    box = JournalledBox(tmp_path, "edf", 3, bytes=100_000, files=20)
+    more = target("npu:0", offer("a"))
+    box.live(200)
+    box.tell(TargetUp(more))
+    box.live(200)
+    box.close()
+    (bad,) = (
+        file
+        for file in journal_files(tmp_path)[1:-1]
+        if any(isinstance(s, Entry) and s.event == TargetUp(more) for s in JournalFile(file))
+    )
+    _spoil(bad, 17)
+    assert more.id in {spec.id for spec in targets(tmp_path, lambda _: None, whole=False)}
+
+
+def test_where_no_file_can_be_read_it_is_said(rotated):
+    for file in rotated:
+        _spoil(file, 17)
+    for read in (arrivals, targets):
+        with pytest.raises(JournalError, match=rotated[0].name):
+            list(read(rotated[0].parent, no_note, whole=False))
+
+
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_no_damage_leads_to_anything_but_a_clear_error(data, tmp_path_factory):
@@ -473,3 +555,6 @@ def test_no_damage_leads_to_anything_but_a_clear_error(data, tmp_path_factory):
     for read in (read_journal, arrivals, targets, verify):
         with contextlib.suppress(JournalError):
             list(read(file, lambda _: None))
+    for mended in (arrivals, targets, read_on_one_clock):
+        with contextlib.suppress(JournalError):
+            list(mended(file, lambda _: None, whole=False))

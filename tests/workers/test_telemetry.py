@@ -434,6 +434,13 @@ def test_only_what_is_known_is_told():
     assert Reading(power_w=3.5).known() == {"power_w": 3.5, "throttled": []}
 
 
+def test_what_is_told_has_no_digits_that_mean_nothing():
+    reading = Reading(utilisation=2 / 3, power_w=12.1 + 1e-15, clock_hz=1_234_567_891)
+    assert reading.power_w != 12.1
+    told = {"utilisation": 0.667, "power_w": 12.1, "clock_hz": 1_234_567_891, "throttled": []}
+    assert reading.known() == told
+
+
 def test_a_rate_needs_two_looks_at_a_counter_that_rises():
     clock = Clock()
     rate = Rate(clock)

@@ -42,10 +42,14 @@ class Reading:
     throttled: tuple[str, ...] = ()
 
     def known(self) -> dict[str, Any]:
-        """What is known, as plain values."""
+        """What is known, as plain values, to the thousandth."""
         found = asdict(self)
         found["throttled"] = list(self.throttled)
-        return {name: value for name, value in found.items() if value is not None}
+        return {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in found.items()
+            if value is not None
+        }
 
 
 class Rate:

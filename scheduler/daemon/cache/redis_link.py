@@ -23,6 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from scheduler.backoff import Backoff
 from scheduler.config_cache import without_secrets
+from scheduler.daemon.figures import milliseconds
 
 
 class RedisListener(Protocol):
@@ -103,7 +104,7 @@ class RedisLink:
             "open": self.open,
             "problem": self.problem,
             "losses": self.losses,
-            "p95_ms": self.p95_ns() / 1e6 if self.open else None,
+            "p95_ms": milliseconds(self.p95_ns()) if self.open else None,
         }
 
     def p95_ns(self) -> int:

@@ -56,9 +56,9 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
     Raises:
         ConfigError: A token or certificate can't be read.
     """
-    headers = dict(config.headers)
+    headers = {name: value.get_secret_value() for name, value in config.headers.items()}
     if config.token_file is not None:
-        headers["authorization"] = f"Bearer {read_secret(config.token_file, 'token_file').strip()}"
+        headers["authorization"] = f"Bearer {token_to_show(config.token_file)}"
     # Read here once, so that mistakes are said when the box starts.
     context = ssl_context(config) if config.is_secure else None
     if config.url.startswith("http"):
@@ -82,6 +82,19 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
         headers,
         answer_bytes,
     )
+
+
+def token_to_show(path: Path) -> str:
+    """The token that a server asks for.
+
+    Raises:
+        ConfigError: The file can't be read, or holds something else.
+    """
+    token = read_secret(path, "token_file").strip()
+    if not token or not token.isprintable():
+        told = "should hold a token, in one line"
+        raise ConfigError(str(path), [Problem("token_file", told)])
+    return token
 
 
 def ssl_context(config: CloudConfig) -> ssl.SSLContext:

@@ -74,6 +74,29 @@ class RemoteError(LaxityError):
         self.has_gone = has_gone
 
 
+_SHORTEST_SECRET = 8
+"""What is shorter is no key, and may well be a word of the server's own."""
+
+
+class Masked:
+    """Takes out of a server's words what the box shows it as a secret, which some repeat.
+
+    Args:
+        headers: What goes with every call.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        """Keeps the values, and what they are made of."""
+        parts = {part for value in headers.values() for part in (value, *value.split())}
+        self._secrets = sorted((p for p in parts if len(p) >= _SHORTEST_SECRET), key=len)
+
+    def __call__(self, text: str) -> str:
+        """The same text with stars in their place."""
+        for secret in reversed(self._secrets):
+            text = text.replace(secret, "***")
+        return text
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteTensor:
     """A tensor as a server describes it.

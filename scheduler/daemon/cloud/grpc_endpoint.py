@@ -14,6 +14,7 @@ from scheduler.daemon.cloud.endpoint import (
     Fault,
     Inference,
     Inferred,
+    Masked,
     OutputTensor,
     RemoteError,
     RemoteModel,
@@ -76,6 +77,7 @@ class GrpcEndpoint:
         """Connects with the first call."""
         self._dial = dial
         self._metadata = tuple((name.lower(), value) for name, value in metadata.items())
+        self._masked = Masked(metadata)
         most = min(answer_bytes, _INT_MAX)
         self._options = [*_OPTIONS, ("grpc.max_receive_message_length", most)]
         self._closing: set[asyncio.Task[None]] = set()
@@ -153,7 +155,7 @@ class GrpcEndpoint:
         try:
             return call.result()
         except grpc.aio.AioRpcError as error:
-            raise _remote_error(error) from None
+            raise _remote_error(error, self._masked) from None
 
     def reconnect(self) -> None:
         """Makes another channel; calls on the old one end."""
@@ -215,7 +217,7 @@ def _tensors(said: Any) -> tuple[RemoteTensor, ...]:
     return tuple(RemoteTensor(each.name, each.datatype, tuple(each.shape)) for each in said)
 
 
-def _remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
+def _remote_error(error: grpc.aio.AioRpcError, masked: Masked) -> RemoteError:
     status, details = error.code(), error.details() or ""
     trailing = dict(error.trailing_metadata() or ())
     fault = _FAULTS.get(status, Fault.FAILED)
@@ -232,7 +234,7 @@ def _remote_error(error: grpc.aio.AioRpcError) -> RemoteError:
     # What can't be done in time may be tried with another deadline, at once.
     is_infeasible = trailing.get("laxity-code") == "infeasible"
     after_s = None if is_infeasible else _seconds(trailing.get("retry-after"))
-    return RemoteError(fault, f"{status.name}: {details}", after_s)
+    return RemoteError(fault, f"{status.name}: {masked(details)}", after_s)
 
 
 def _seconds(text: Any) -> float | None:

@@ -13,6 +13,7 @@ from scheduler.daemon.cloud.endpoint import (
     Fault,
     Inference,
     Inferred,
+    Masked,
     RemoteError,
     RemoteModel,
 )
@@ -67,6 +68,7 @@ class HttpEndpoint:
         self._open_session = open_session
         self._url = url
         self._headers = dict(headers)
+        self._masked = Masked(headers)
         self._answer_bytes = answer_bytes
         self._asks = binary is None
         self._binary = bool(binary)
@@ -133,7 +135,7 @@ class HttpEndpoint:
             ) as response:
                 raw = await self._read(response)
                 if response.status != 200:
-                    raise _remote_error(response.status, response.headers, raw)
+                    raise _remote_error(response.status, response.headers, raw, self._masked)
                 return response.headers, raw
         except asyncio.TimeoutError:
             raise RemoteError(Fault.SILENT, f"no answer within {timeout_s:.3f} s") from None
@@ -174,14 +176,16 @@ class HttpEndpoint:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-def _remote_error(status: int, headers: Mapping[str, str], body: bytes) -> RemoteError:
+def _remote_error(
+    status: int, headers: Mapping[str, str], body: bytes, masked: Masked
+) -> RemoteError:
     try:
         told = orjson.loads(body)
         said, code = str(told["error"]), told.get("code")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        said, code = body[:_ERROR_CHARACTERS].decode(errors="replace"), None
+        said, code = body[: 16 * _ERROR_CHARACTERS].decode(errors="replace"), None
     after = headers.get("retry-after", "")
     # What can't be done in time may be tried with another deadline, at once.
     retry_after_s = float(after) if after.isdecimal() and code != "infeasible" else None
-    message = f"HTTP {status}: {said[:_ERROR_CHARACTERS]}"
+    message = f"HTTP {status}: {masked(said)[:_ERROR_CHARACTERS]}"
     return RemoteError(_FAULTS.get(status, Fault.FAILED), message, retry_after_s)

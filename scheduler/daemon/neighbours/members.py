@@ -205,7 +205,9 @@ class Members:
                 "name": box,
                 "address": member.who.address,
                 "state": member.state(now_ns),
-                "heard_s": None if member.heard_ns is None else (now_ns - member.heard_ns) / 1e9,
+                "heard_s": None
+                if member.heard_ns is None
+                else round((now_ns - member.heard_ns) / 1e9, 3),
             }
             for box, member in sorted(self._members.items())
         ]

@@ -9,6 +9,7 @@ from typing import Any
 from scheduler.core.forms import Form
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
+from scheduler.daemon.figures import milliseconds
 from scheduler.daemon.neighbours.report import Row, room_for
 from scheduler.daemon.ways.sizes import RefusedSizes
 from workers.link import ModelCard, card_from
@@ -149,7 +150,7 @@ class PeerKnowledge:
             {
                 "model": row.model,
                 "variant": row.variant,
-                "wait_ms": row.wait_ns / 1e6,
+                "wait_ms": milliseconds(row.wait_ns),
                 "room": row.steps[-1][1],
             }
             for row in self._rows

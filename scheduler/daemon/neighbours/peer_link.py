@@ -246,7 +246,7 @@ class PeerLink:
             "peer": True,
             "forwarded": self.forwarded,
             "refused": self.refused,
-            "age_s": (self._clock_ns() - self._reported_ns) / 1e9,
+            "age_s": round((self._clock_ns() - self._reported_ns) / 1e9, 3),
             "way": self._meter.describe(),
             "shrunk": self._shrinkings.describe(),
             "reported": self._known.describe(),

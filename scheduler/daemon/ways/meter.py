@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from scheduler.daemon.figures import milliseconds
+
 ROUND_TRIPS = 32
 """Round trips that are remembered: of half a minute of probes, or the last of what was sent."""
 
@@ -253,8 +255,8 @@ class WayMeter:
         """All of it, for people and programs; bandwidth is None until it was measured."""
         byte_ns = self.byte_ns
         return {
-            "round_trip_ms": self.round_trip_ns / 1e6,
-            "jitter_ms": self.jitter_ns / 1e6,
+            "round_trip_ms": milliseconds(self.round_trip_ns),
+            "jitter_ms": milliseconds(self.jitter_ns),
             "loss": round(self.loss, 4),
             "bandwidth_mbps": round(8e3 / byte_ns, 3) if byte_ns else None,
             "sent_bytes": self.sent_bytes,

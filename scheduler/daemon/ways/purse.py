@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from scheduler.daemon.figures import amount
 from scheduler.files import replace_file
 
 log = structlog.get_logger()
@@ -161,9 +162,13 @@ class Purse:
         """Spending and budgets, for people and programs."""
         now_s = self._clock_s()
         return {
-            "spent": self.spent,
+            "spent": amount(self.spent),
             "budgets": [
-                {"seconds": seconds, "limit": limit, "spent": self._spent_in(seconds, now_s)}
+                {
+                    "seconds": seconds,
+                    "limit": limit,
+                    "spent": amount(self._spent_in(seconds, now_s)),
+                }
                 for seconds, limit in self.budgets.items()
             ],
         }

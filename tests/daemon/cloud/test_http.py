@@ -183,6 +183,25 @@ async def broken_off(request: web.Request, said: Any, tensors: bytes) -> web.Str
     return response
 
 
+@pytest.mark.parametrize("is_json", [True, False])
+def test_a_key_that_the_server_repeats_is_not_told_further(tmp_path: Path, is_json: bool):
+    async def refuse(request: web.Request, said: Any, tensors: bytes) -> web.StreamResponse:
+        told = f"{'!' * 275} incorrect API key {request.headers['x-api-key']} of project 42"
+        if is_json:
+            return web.json_response({"error": told[265:]}, status=400)
+        return web.Response(text=told, status=400)
+
+    async def test(box: Box, far: HttpServer) -> None:
+        far.answer = refuse
+        answered = await box.ask(deadline_ms=20_000)
+        assert answered.outcome is Outcome.FAILED
+        assert "s3cret" not in answered.reason
+        assert not is_json or "incorrect API key *** of project 42" in answered.reason
+        assert "s3cret" not in str(box.driver.status())
+
+    with_http(tmp_path, test, headers={"X-API-Key": "s3cret-of-many-letters", "X-Project": "42"})
+
+
 @pytest.mark.parametrize(
     "fault",
     [status(429), status(503), status(500), status(502), status(404), status(400), broken_off],

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import Awaitable, Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from rich.console import Console
 from tritonclient.grpc import service_pb2 as pb
 
+from scheduler.cli_status import status_view
 from scheduler.core.outcomes import Outcome
 from tests.daemon.cloud.boxes import Box, box_of, numbers
 from tests.daemon.cloud.far_server import FarServer, doubled, far_server
@@ -68,6 +72,44 @@ def test_headers_go_with_every_call(tmp_path: Path):
         assert far.metadata[-1]["x-project"] == "42"
 
     with_far(tmp_path, test, token_file=str(token), headers={"X-Project": "42"})
+
+
+def test_a_key_that_the_server_repeats_is_not_told_further(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("a-token-of-thirty-two-characters\n")
+    token.chmod(0o600)
+
+    async def refuse(request: Any, context: Any) -> Any:
+        shown = dict(context.invocation_metadata())["authorization"]
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"not {shown.split()[1]}, but another"
+        )
+
+    async def test(box: Box, far: FarServer) -> None:
+        far.behaviour = refuse
+        answered = await box.ask()
+        assert answered.outcome is Outcome.FAILED
+        assert "not ***, but another" in answered.reason
+
+    with_far(tmp_path, test, token_file=str(token))
+
+
+def test_the_quantile_that_status_tells_of_is_the_policys(tmp_path: Path):
+    def told(box: Box) -> list[str]:
+        console = Console(file=StringIO(), width=200, color_system=None)
+        console.print(status_view(box.driver.status()))
+        assert isinstance(console.file, StringIO)
+        return re.findall(r"within the (\S+) predicted", console.file.getvalue())
+
+    async def test(box: Box, far: FarServer) -> None:
+        for quantile, words in ((0.99, "99%"), (0.6, "60%"), (0.555, "55.5%")):
+            box.driver.swap_policy("edf", {"quantile": quantile})
+            assert told(box) == [], "nothing has run that it counted on"
+            await box.ask()
+            await box.ask()
+            assert told(box) == [words]
+
+    with_far(tmp_path, test)
 
 
 def test_a_cancelled_request_is_cancelled_there(tmp_path: Path):

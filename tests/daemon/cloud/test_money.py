@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,23 @@ def test_a_batch_that_costs_more_than_the_budget_is_sent_in_parts(tmp_path: Path
                 served = sum(answer.outcome is Outcome.COMPLETED for answer in answers)
                 assert served == 6, "all that the budget allows"
                 assert box.link.describe()["spending"]["spent"] == 6.0
+
+    asyncio.run(run())
+
+
+def test_no_figure_of_status_has_digits_that_mean_nothing(tmp_path: Path):
+    async def run() -> None:
+        async with far_server() as far:
+            money = {"cost_per_request": 0.1, "cost_per_s": 1 / 3, "budget_per_day": 1e6}
+            async with box_of(far.url, tmp_path, **money) as box:
+                await box.until(lambda: box.is_up)
+                for value in range(8):
+                    await box.ask(float(value), deadline_ms=20_000)
+                described = box.driver.status()
+                assert described["targets"][0]["spending"]["spent"] > 0.3
+                described["targets"][0].pop("costs")  # as they stand in the configuration
+                long = re.findall(r"[\d.]{12,}", json.dumps(described))
+                assert [figure for figure in long if "." in figure] == []
 
     asyncio.run(run())
 

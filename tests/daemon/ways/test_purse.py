@@ -33,6 +33,14 @@ def test_without_a_budget_all_is_counted_and_nothing_refused_or_written(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_was_spent_is_told_without_what_adding_up_left_behind(tmp_path: Path, clock):
+    purse = Purse({HOUR: 10.0}, tmp_path / "spent.json", clock)
+    assert all(purse.reserve(0.1) for _ in range(3))
+    assert purse.spent == 0.1 + 0.1 + 0.1 != 0.3
+    told = purse.describe()
+    assert (told["spent"], told["budgets"][0]["spent"]) == (0.3, 0.3)
+
+
 def test_a_budget_is_for_any_hour_not_for_calendar_hours(tmp_path: Path, clock):
     purse = Purse({HOUR: 10.0}, tmp_path / "spent.json", clock)
     assert purse.reserve(10.0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.readers import Lines, TraceEntry, open_trace, read_lines
+from replay.readers import Lines, TraceEntry, TraceError, open_trace, read_lines
 from replay.readers.spread import spread_evenly
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "traces"
@@ -125,6 +125,66 @@ class TestRates:
     def test_a_huge_rate_is_not_held(self):
         lines = Lines("trace", [b"900000000\n"])
         assert len(list(islice(read_lines(lines), 100))) == 100
+
+
+class TestTimestamps:
+    def test_dates_are_counted_from_the_first(self, tmp_path):
+        path = tmp_path / "t.txt"
+        path.write_text(
+            "2023-11-16 18:15:46.6805900\n\n2023-11-16T19:15:46.6805901+01:00\n"
+            "2023-11-16T19:15:47,5+0100\n"
+        )
+        assert [entry.at_ns for entry in open_trace(path)] == [0, 100, 819_410_000]
+
+    @pytest.mark.parametrize(
+        ("unit", "times"),
+        [
+            ("s", ["1700000000.5", "1700000000.500001", "1700000002"]),
+            ("ms", ["1700000000500", "1700000000500.001", "1700000002000"]),
+            ("us", ["1700000000500000", "1700000000500001.0", "1700000002000000"]),
+            ("ns", ["1700000000500000000", "1700000000500001000", "1700000002000000000"]),
+            ("s", ["0", "0.000001", "1.5"]),
+        ],
+    )
+    def test_numbers_of_a_unit_are_exact(self, tmp_path, unit, times):
+        for head in ("", f"timestamp_{unit}\n", f"arrival [{unit.upper()}]\n", "t\n"):
+            path = tmp_path / "t.csv"
+            path.write_text(head + "\n".join(times) + "\n")
+            found = [entry.at_ns for entry in open_trace(path, f"timestamps-{unit}")]
+            assert found == [0, 1_000, 1_500_000_000]
+            if unit in head.lower() and head != "t\n":
+                assert list(open_trace(path)) == list(open_trace(path, f"timestamps-{unit}"))
+
+    @pytest.mark.parametrize(
+        ("format", "text", "told"),
+        [
+            (
+                "timestamps",
+                "0.5\n",
+                "trace:1: the time is '0.5', a number without a unit; expected",
+            ),
+            ("timestamps", "time\n0.5\n", "trace:2: the time is '0.5', a number without a unit"),
+            (
+                "timestamps",
+                "time\nnoon\n",
+                "trace:2: the time is 'noon'; expected one like 2023-11",
+            ),
+            ("timestamps", "2023-11-16 18:15:46\n7\n", "trace:2: the time is '7'; expected one"),
+            ("timestamps", "2023-13-16 18:15:46\n", "trace:1: the time is no time (month"),
+            ("timestamps-s", "2023-11-16 18:15:46\n", "expected seconds from 0"),
+            ("timestamps-s", "0.5\n1,5\n", "trace:2: the time is '1,5'; expected seconds from 0"),
+            ("timestamps-ms", "0\n-5\n", "trace:2: the time is '-5'; expected milliseconds from"),
+            ("timestamps-ms", "at_s\n5\n", "trace:1: 'at_s' above times that are said to be in ms"),
+            ("timestamps-s", "a_s,b\n5,6\n", "trace:1: several columns, 'a_s,b'; expected one"),
+            ("timestamps-s", "9999999999999\n", "expected one in 31,000 years"),
+            ("rates", "1700000000.5\n", "at most 1e+09 per second (of times, --format tells"),
+        ],
+    )
+    def test_a_line_that_is_no_time_is_named(self, format, text, told):
+        lines = Lines("trace", text.encode().splitlines(keepends=True))
+        with pytest.raises(TraceError) as caught:
+            list(read_lines(lines, format))
+        assert told in str(caught.value)
 
 
 class TestSpread:

@@ -51,6 +51,12 @@ class TestRecognition:
             ("HashFunction,HashApp,HashOwner,minute_1\na,b,c,1\n", "azure-functions"),
             ('{"timestamp": 0, "input_length": 1, "output_length": 2}\n', "mooncake"),
             ("3\n2\n", "rates"),
+            ("2023-11-16 18:15:46.6805900\n2023-11-16T18:15:47Z\n", "timestamps"),
+            ('"2023-11-16 18:15:46.6805900"\n', "timestamps"),
+            ("Timestamp\n2023-11-16 18:15:46\n", "timestamps"),
+            ("timestamp_ms\n0.5\n", "timestamps"),
+            ("arrival_ms\n0.5\n", "timestamps"),
+            ("time (s)\n0.5\n", "timestamps"),
         ],
     )
     def test_the_first_line_tells(self, trace, content, name):

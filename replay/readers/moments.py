@@ -1,0 +1,60 @@
+"""Dates with a time of day, as traces write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+from replay.readers.lines import Lines, shown
+
+EXAMPLE = "2023-11-16 18:15:46.6805900"
+
+# Azure's traces of 2023 have 100 ns and no zone, the one of 2024 has microseconds and +00:00.
+_MOMENT = re.compile(
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
+)
+
+
+def is_moment(text: str) -> bool:
+    """Whether it looks like one."""
+    return _MOMENT.fullmatch(text) is not None
+
+
+class Moments:
+    """Reads moments, most of which share their minute with the one before.
+
+    Args:
+        lines: For errors.
+        name: What the file calls them.
+    """
+
+    def __init__(self, lines: Lines, name: str) -> None:
+        """Has read nothing yet."""
+        self._lines = lines
+        self._name = name
+        self._minute, self._minute_s = "", 0
+
+    def ns(self, text: str) -> int:
+        """Nanoseconds since 1970; one without a zone is of UTC.
+
+        Raises:
+            TraceError: It is no moment.
+        """
+        match = _MOMENT.fullmatch(text)
+        if match is None:
+            raise self._lines.error(f"{self._name} is {shown(text)}", f"one like {EXAMPLE}")
+        head, seconds, fraction, zone = match.groups(default="")
+        if head + zone != self._minute:
+            self._minute_s = self._epoch_s(head, zone)
+            self._minute = head + zone
+        return (self._minute_s + int(seconds)) * 1_000_000_000 + int(fraction.ljust(9, "0"))
+
+    def _epoch_s(self, minute: str, zone: str) -> int:
+        if zone in ("", "Z"):
+            zone = "+00:00"
+        try:
+            moment = datetime.fromisoformat(f"{minute}{zone[:3]}:{zone[-2:]}")
+            return int(moment.astimezone(timezone.utc).timestamp())
+        except (ValueError, OverflowError) as error:
+            found = f"{self._name} is no time ({error})"
+            raise self._lines.error(found, "a date and a time") from None

@@ -1,0 +1,116 @@
+"""When requests came and nothing else: a time a line, as dates or as numbers of a unit.
+
+A bare number has no unit, and may as well be a rate: whoever asks for the format says which unit it
+is, or a line above the numbers does, as `timestamp_ms`. From when they count makes no difference,
+since the first is time 0.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from replay.readers.entry import TraceEntry, TraceFormat
+from replay.readers.lines import Lines, shown
+from replay.readers.moments import EXAMPLE, Moments, is_moment
+
+_UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
+"""So many more digits has the same time in nanoseconds."""
+
+_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_NUMBER = re.compile(r"(\d{1,21})(?:\.(\d{1,30}))?", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][\w ()\[\].-]*", re.ASCII)
+_LARGEST_NS = 10**21
+"""31,000 years."""
+
+
+def read(lines: Lines, chance: random.Random, unit: str | None = None) -> Iterator[TraceEntry]:
+    """One entry per line.
+
+    Args:
+        lines: What to read.
+        chance: Decides nothing.
+        unit: Of numbers; None leaves that to a first line that names it.
+    """
+    del chance
+    first = lines.peek()
+    if first is not None and not _cell(first)[:1].isdigit():
+        unit = _headed(lines, next(lines), unit)
+    parse: Callable[[str], int] | None = None
+    for line in lines:
+        text = _cell(line)
+        if parse is None:
+            parse = _parser(lines, text, unit)
+        yield TraceEntry(parse(text))
+
+
+def _cell(line: str) -> str:
+    return line.strip().strip('"')
+
+
+def _headed(lines: Lines, line: str, unit: str | None) -> str | None:
+    """The unit, by now that a line above the times has been read."""
+    if "," in line:
+        raise lines.error(f"several columns, {shown(line)}", "one, of times")
+    named = _unit_in(line)
+    if unit is not None and named not in (None, unit):
+        raise lines.error(f"{shown(line)} above times that are said to be in {unit}", "one of them")
+    return unit or named
+
+
+def _unit_in(line: str) -> str | None:
+    """The unit that a column's name ends with, as in `arrival_ms` or `time (s)`."""
+    word = re.split(r"[^a-z]+", line.lower().rstrip('"]) '))[-1]
+    return word if word in _UNITS and len(line) > len(word) else None
+
+
+def _parser(lines: Lines, first: str, unit: str | None) -> Callable[[str], int]:
+    """What reads all times like the first of them."""
+    if unit is None and is_moment(first):
+        return Moments(lines, "the time").ns
+    if unit is None and _NUMBER.fullmatch(first):
+        formats = ", ".join(f"timestamps-{each}" for each in _UNITS)
+        wanted = f"the format {formats}, or a line above that names it, as timestamp_ms"
+        raise lines.error(f"the time is {shown(first)}, a number without a unit", wanted)
+    return partial(_ns, lines, unit)
+
+
+def _ns(lines: Lines, unit: str | None, text: str) -> int:
+    match = _NUMBER.fullmatch(text)
+    if unit is None or match is None:
+        wanted = f"one like {EXAMPLE}" if unit is None else f"{_WORDS[unit]} from 0"
+        raise lines.error(f"the time is {shown(text)}", wanted)
+    whole, fraction = match.groups(default="")
+    digits = _UNITS[unit]
+    at_ns: int = int(whole) * 10**digits + int(fraction[:digits].ljust(digits, "0") or "0")
+    if at_ns > _LARGEST_NS:
+        raise lines.error(f"the time is {shown(text)} {_WORDS[unit]}", "one in 31,000 years")
+    return at_ns
+
+
+def _recognises(line: str) -> bool:
+    text = _cell(line)
+    if _NAME.fullmatch(text) is None:
+        return is_moment(text)
+    return _unit_in(text) is not None or re.search("time|arriv", text.lower()) is not None
+
+
+FORMAT = TraceFormat(
+    name="timestamps",
+    looks_like=f"{EXAMPLE}, a date and a time a line",
+    recognises=_recognises,
+    read=read,
+)
+
+OF_NUMBERS = [
+    TraceFormat(
+        name=f"timestamps-{unit}",
+        looks_like=f"{word}, a number a line",
+        recognises=lambda line: False,
+        read=partial(read, unit=unit),
+    )
+    for unit, word in _WORDS.items()
+]
+"""They look like rates, and like each other: only those who ask for one get it."""
