@@ -17,6 +17,11 @@ need a share of what the targets can do that no long run has taken, and no more.
 targets some run what is long and the others what is short. A request for which there never is such
 a room, as on a box with one device, is refused.
 
+What may go is done in the way that costs others least: of the sizes of batches in which a class can
+be run now, what the others lose behind one beyond what the least harmful one costs them for each
+request is taken off its worth. So what has ten seconds left runs one by one beside a camera whose
+frames have forty milliseconds, and in full batches where that makes nobody late.
+
 Source: in a system that loses whom it can't serve at once a job is to be taken if it earns at least
 what the time that it needs earns otherwise: B. L. Miller, "A queueing reward system with several
 customer classes", Management Science 16(3), 1969; S. A. Lippman, S. M. Ross, "The streetwalker's
@@ -27,7 +32,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
@@ -51,6 +56,10 @@ PART = 4
 FIT = 0.3
 """What is cheaper has room where it needs at most this share of the targets that are left to it: it
 is to be served within little more than it takes. With more of what is long less is in time."""
+
+LIKELY = 0.5
+"""So much of what is expected to be lost behind a batch counts where sizes are compared: some of it
+is done elsewhere meanwhile. With all of it batches stay too small where nearly all can be done."""
 
 _ANY_NS = 1 << 62
 
@@ -222,6 +231,32 @@ class Displacement:
         until_ns = min([now_ns + length_ns, *busy.values()])
         return Wake(until_ns, "others that come would be late, and are worth more")
 
+    def excess(self, found: Sequence[Candidate]) -> list[float]:
+        """What each batch likely costs others of its target, beyond what it needs to cost them.
+
+        That is what the least harmful of the batches with the same variant costs them for each
+        request. Of the others those count that are not less important.
+
+        Args:
+            found: What could go next on one target; at least one.
+        """
+        if max([each.latency_ns for each in found]) <= self._least_slack_ns:
+            return [0.0] * len(found)
+        target_id = found[0].bid.target_id
+        others = [(share, each) for each in self._groups if (share := self._share(each, target_id))]
+        lost: list[float] = []
+        least: dict[tuple[RequestClass, str], float] = {}
+        for each in found:
+            length_ns, priority = each.latency_ns, each.priority
+            losses = [part * of.lost(length_ns) for part, of in others if of.priority <= priority]
+            lost.append(LIKELY * sum(losses) / self._since_ns())
+            key, per_request = (each.queue.kind, each.offer.variant), lost[-1] / len(each.batch)
+            least[key] = min(per_request, least.get(key, per_request))
+        return [
+            max(0.0, mine - least[each.queue.kind, each.offer.variant] * len(each.batch))
+            for mine, each in zip(lost, found, strict=True)
+        ]
+
     def _has_dear(self, bids: list[Bid]) -> bool:
         """Whether somebody can be paid for it: then there is room elsewhere."""
         return self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids)
@@ -233,12 +268,14 @@ class Displacement:
 
     def _lost(self, cheaper: list[_Alike], target_id: str, length_ns: int) -> float:
         """What is lost behind a run of a length on a target."""
-        lost = 0.0
-        for each in cheaper:
-            if target_id in each.target_ids:
-                share = _shares(self._outlook.bids(each.kind)).get(target_id, 0.0)
-                lost += share * each.lost(length_ns)
+        lost = sum([self._share(each, target_id) * each.lost(length_ns) for each in cheaper])
         return lost / self._since_ns()
+
+    def _share(self, alike: _Alike, target_id: str) -> float:
+        """The part of a target in the rate at which what is alike is served."""
+        if target_id not in alike.target_ids:
+            return 0.0
+        return _shares(self._outlook.bids(alike.kind)).get(target_id, 0.0)
 
     def _fits(self, cheaper: list[_Alike], own_id: str, busy: Container[str] = ()) -> bool:
         """Whether what is cheaper has room beside one more run on a target, if others are busy."""

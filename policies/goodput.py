@@ -13,7 +13,8 @@ Rule, in seven parts:
 
   where slack is how much earlier than its deadline a request would be done, and scale is a
   share of the longest of these batches. What is urgent goes before what can wait; among equally
-  urgent things, and where not everything can be served, what gives most per device-second.
+  urgent things, and where not everything can be served, what gives most per device-second. What
+  others lose behind a batch of that size, and would not behind another, is taken off its worth.
 * Bunches (`policies.gathering`). Where what comes while nothing waits is mostly followed by more at
   once, as from cameras that are triggered together, and not all was in time lately, it is held for
   a tenth of its batch's time.
@@ -39,6 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import exp
+from operator import itemgetter
 
 from policies.admission import Admission
 from policies.apart import Apart
@@ -73,6 +75,11 @@ LOAD_NS = 500_000_000
 
 LEAST_IMPORTANT = 1 << 31
 """A priority after all others."""
+
+_Worth = tuple[float, int]
+_Ranked = tuple[_Worth, Candidate]
+
+_rank = itemgetter(0)
 
 
 class Alone:
@@ -215,24 +222,30 @@ class Alone:
 
     def _choose(self, found: list[Candidate]) -> Candidate:
         """The batch that is worth most, or a more important one where that harms nobody."""
+        if len(found) == 1:
+            return found[0]
         scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
-        best = self._best(found, scale_ns)
+        excess = self._displacement.excess(found)
+        ranked = [
+            (_worth(candidate, scale_ns, cost), candidate)
+            for candidate, cost in zip(found, excess, strict=True)
+        ]
+        best = self._best(ranked)
         priorities = [candidate.priority for candidate in found]
         first = min(priorities)
         if first < max(priorities):
-            important = [candidate for candidate in found if candidate.priority == first]
-            choice = self._best(important, scale_ns)
+            choice = self._best([each for each in ranked if each[1].priority == first])
             if not self._harms(choice) or self._harms(best, best.priority):
                 best = choice
         return best
 
-    def _best(self, found: list[Candidate], scale_ns: float) -> Candidate:
+    def _best(self, ranked: list[_Ranked]) -> Candidate:
         """That which is worth most; of the preferred variants, unless others miss by it."""
-        preferred = [c for c in found if c.offer is c.bid.offers[0]]
-        best = max(preferred or found, key=lambda c: _worth(c, scale_ns))
-        if len(preferred) < len(found) and (not preferred or self._harms(best)):
-            harmless = [candidate for candidate in found if not self._harms(candidate)]
-            best = max(harmless or found, key=lambda c: _worth(c, scale_ns))
+        preferred = [each for each in ranked if each[1].offer is each[1].bid.offers[0]]
+        _, best = max(preferred or ranked, key=_rank)
+        if len(preferred) < len(ranked) and (not preferred or self._harms(best)):
+            harmless = [each for each in ranked if not self._harms(each[1])]
+            _, best = max(harmless or ranked, key=_rank)
         return best
 
     def _harms(self, candidate: Candidate, before: int = LEAST_IMPORTANT) -> bool:
@@ -308,11 +321,17 @@ def _costs_nothing(target: TargetState) -> bool:
     return not target.spec.is_dear
 
 
-def _worth(candidate: Candidate, scale_ns: float) -> tuple[float, int]:
-    """What a batch is worth per nanosecond of its target; the more urgent one breaks a tie."""
+def _worth(candidate: Candidate, scale_ns: float, cost: float) -> _Worth:
+    """What a batch is worth per nanosecond of its target; the more urgent one breaks a tie.
+
+    Args:
+        candidate: The batch.
+        scale_ns: How much slack makes a request less urgent by a factor of e.
+        cost: What it is worth less because of others.
+    """
     done_ns = candidate.done_ns
     worth = [
         request.weight * (exp((done_ns - request.deadline_ns) / scale_ns) + CALM)
         for request in candidate.batch
     ]
-    return sum(worth) / candidate.latency_ns, -candidate.deadline_ns
+    return (sum(worth) - cost) / candidate.latency_ns, -candidate.deadline_ns

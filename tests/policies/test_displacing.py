@@ -13,17 +13,23 @@ from replay.laws import Watch
 from replay.scenarios import FOLDER, load_scenario
 from scheduler.core.commands import Dispatch, Finish
 from scheduler.core.events import BatchDone, Event, Submitted, TargetUp
+from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetSpec
 from tests.core.world import MS, of, offer, request, target
 
-SHORT, LONG = map(RequestClass, ("short", "long"))
-TAKES_MS = {"short": 1, "long": 100}
-NEAR = target(
-    "cpu:0",
-    *(offer(model, base_ms=ms / 2, item_ms=ms / 2, sizes=(1,)) for model, ms in TAKES_MS.items()),
-)
+SHORT, LONG, FRAME, TABLE = map(RequestClass, ("short", "long", "frame", "table"))
+BASE_MS = {"short": 0.5, "long": 50, "frame": 4, "table": 5}
+ITEM_MS = {"short": 0.5, "long": 50, "frame": 4, "table": 15}
+
+
+def alone(model: str, *sizes: int) -> Offer:
+    return offer(model, base_ms=BASE_MS[model], item_ms=ITEM_MS[model], sizes=sizes)
+
+
+NEAR = target("cpu:0", alone("short", 1), alone("long", 1))
+BESIDE = target("cpu:0", alone("frame", 1), alone("table", 1, 2, 4))
 CLOUD = replace(NEAR, id="cloud", remote=True, cost_per_request=0.1, slots=4, width=4)
 
 
@@ -35,6 +41,7 @@ class Box:
         self.now_ms = 0.0
         self.last_id = 0
         self.runs: list[tuple[float, int, Dispatch]] = []
+        self.sent: list[Dispatch] = []
         for spec in specs or (NEAR,):
             self.handle(TargetUp(spec))
 
@@ -43,7 +50,9 @@ class Box:
         for sent in of(Dispatch, commands):
             ends_ms = [end_ms for end_ms, _, run in self.runs if run.target_id == sent.target_id]
             free_ms = max([self.now_ms, *ends_ms])
-            self.runs.append((free_ms + TAKES_MS[sent.model], sent.run_id, sent))
+            takes_ms = BASE_MS[sent.model] + ITEM_MS[sent.model] * len(sent.request_ids)
+            self.runs.append((free_ms + takes_ms, sent.run_id, sent))
+            self.sent.append(sent)
             self.runs.sort()
         return of(Finish, commands)
 
@@ -157,6 +166,38 @@ def test_where_a_cloud_can_do_it_for_money_nobody_is_refused():
     box = Box(NEAR, CLOUD)
     box.hear(64, every_ms=10, budget_ms=20)
     assert box.ask(LONG, 10_000) is None
+
+
+def sizes(box: Box, kind: RequestClass) -> set[int]:
+    return {len(run.request_ids) for run in box.sent if run.model == kind.model}
+
+
+def test_what_can_wait_runs_in_sizes_behind_which_others_are_in_time():
+    box = Box(BESIDE)
+    box.hear(64, every_ms=20, budget_ms=40, kind=FRAME)
+    box.hear(8, every_ms=0, budget_ms=10_000, kind=TABLE)
+    box.hear(64, every_ms=20, budget_ms=40, kind=FRAME)
+    assert sizes(box, TABLE) == {1}
+    box.watch.close()
+
+
+@pytest.mark.parametrize("rest", [{"budget_ms": 200}, {"budget_ms": 40, "priority": 5}])
+def test_it_runs_in_the_largest_where_the_others_can_wait_or_are_less_important(rest):
+    box = Box(BESIDE)
+    box.hear(64, every_ms=20, kind=FRAME, **rest)
+    box.hear(9, every_ms=0, budget_ms=10_000, kind=TABLE)
+    box.until(box.now_ms + 1_000)
+    assert sizes(box, TABLE) == {1, 4}
+    box.watch.close()
+
+
+def test_long_deadlines_beside_short_ones():
+    experiment = load_scenario(FOLDER / "deadlines-unlike.yaml").experiment(requests=2_000)
+    shares = {
+        policy: experiment.simulate(PolicyChoice.parse(policy), 1).on_time_share()
+        for policy in ("goodput", "edf")
+    }
+    assert shares["goodput"] > shares["edf"] + 0.06
 
 
 @pytest.mark.parametrize("name", ["unlike-models", "unlike-models-overload"])
