@@ -262,8 +262,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         elif self._transport is not None:
             peer = self._transport.get_extra_info("socket")
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
+        self._door.welcome(self, self._tenant)
         self._known = True
-        self._door.welcome(self)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         limits = {
