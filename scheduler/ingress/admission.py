@@ -191,9 +191,11 @@ class Admission:
     def describe_models(self, tenant: Tenant = OWNER) -> dict[str, Any]:
         """The catalog as a tenant may see it, with whether each model is `loaded`."""
         described = self._driver.catalog.describe()
-        models = [each for each in described["models"] if tenant.sees(each["name"])]
-        for model in models:
-            model["loaded"] = model["name"] not in self._unloaded
+        models = [
+            {**each, "loaded": each["name"] not in self._unloaded}
+            for each in described["models"]
+            if tenant.sees(each["name"])
+        ]
         problems = [each for each in described["problems"] if tenant.sees(each["model"])]
         return {"models": models, "problems": problems}
 

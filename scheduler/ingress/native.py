@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -18,7 +19,8 @@ from scheduler.ingress.native_connection import NativeConnection
 from scheduler.ingress.restoring import Restorer
 from scheduler.ingress.seats import Seats
 from scheduler.ingress.task_door import TaskDoor
-from scheduler.tenants import Access, Tenant
+from scheduler.ingress.turns import Share
+from scheduler.tenants import UNCOUNTED, Access, Tenant
 from scheduler.wire import FrameLimits
 
 
@@ -91,6 +93,7 @@ class NativeDoor:
         driver.after_event = self.flush
         self._connections: set[NativeConnection] = set()
         self._strangers: dict[NativeConnection, None] = {}
+        self._shares: defaultdict[str, Share] = defaultdict(Share)
         self._seats: Seats[NativeConnection] = Seats(rules.connections)
         self.admission = Admission(driver, rules.max_budget_ns)
         self.tasks: TaskDoor | None = None
@@ -133,6 +136,10 @@ class NativeDoor:
         if not connection.is_door:
             self._seats.take(connection, tenant)
         self._strangers.pop(connection, None)
+
+    def share_of(self, tenant: Tenant) -> Share | None:
+        """What all connections of a tenant have together; None where each has its own."""
+        return None if tenant.name in UNCOUNTED else self._shares[tenant.name]
 
     def leave(self, connection: NativeConnection) -> None:
         """Counts a connection out."""

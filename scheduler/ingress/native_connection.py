@@ -93,6 +93,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
+        before = self._reader.header_bytes
         try:
             frames = self._reader.advance(nbytes)
             self._inflow.note(OWNER if self.is_door else self._tenant)
@@ -100,7 +101,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self.refuse(error)
         else:
             if self._turns is not None:
-                self._turns.add(frames)
+                self._turns.add(frames, self._reader.header_bytes - before)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for what it asked."""
@@ -264,6 +265,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
         self._door.welcome(self, self._tenant)
         self._known = True
+        if self._turns is not None and (share := self._door.share_of(self._tenant)) is not None:
+            self._turns.join(share)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         limits = {

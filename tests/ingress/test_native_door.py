@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -384,6 +385,36 @@ def test_who_asks_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> No
             assert (await eager.told())["id"] == 500
             for client in (eager, other):
                 client.writer.close()
+
+    run(test)
+
+
+def test_a_tenant_has_one_turn_for_all_its_connections(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            loop, turn = asyncio.get_running_loop(), 0
+            asked = Asked(box)
+            at: Counter[int] = Counter()
+
+            def status() -> str:
+                at[turn] += 1
+                return asked()
+
+            def count_turns() -> None:
+                nonlocal turn
+                turn += 1
+                loop.call_soon(count_turns)
+
+            box.door.status = status
+            many = [await RawClient.of(tmp_path, "all") for _ in range(4)]
+            count_turns()
+            for client in many:
+                client.writer.writelines(encode({"t": "status", "id": n})[0] for n in range(50))
+            for client in many:
+                assert [(await client.told())["id"] for _ in range(50)] == list(range(50))
+                client.writer.close()
+            assert sum(at.values()) == 200
+            assert max(at.values()) <= 2, "the count may change before or after in a turn"
 
     run(test)
 
