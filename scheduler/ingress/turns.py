@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any
 
 from scheduler.wire import Body, Header
@@ -44,6 +45,15 @@ class Share:
         self._waiting.append(go_on)
         self._renew_soon()
 
+    def spread(self, do: Callable[[Any], None], things: deque[Any]) -> None:
+        """Does something with each of many things: now, and in the next turns what is too much."""
+        while things and self.left > 0:
+            self.left -= 1
+            do(things.popleft())
+        self.used()
+        if things:
+            self.wait(partial(self.spread, do, things))
+
     def _renew_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -69,6 +79,9 @@ class Turns:
         transport: Where they come from.
         light: The types of messages that cost next to nothing to take.
         take: Takes some.
+
+    Attributes:
+        share: What it takes them out of; others may do so, too.
     """
 
     def __init__(
@@ -76,7 +89,7 @@ class Turns:
     ) -> None:
         """None is there."""
         self._transport = transport
-        self._share = Share()
+        self.share = Share()
         self._light = light
         self._take = take
         self._waiting: deque[Any] = deque()
@@ -87,15 +100,11 @@ class Turns:
     def add(self, frames: Frames, header_bytes: int) -> None:
         """Messages came, whose headers have so many bytes; the first are taken at once."""
         cost = header_bytes // _BYTES_OF_ONE
-        self._share.left -= max(0, cost - self._paid)
+        self.share.left -= max(0, cost - self._paid)
         self._last, self._paid = cost, 0
         self._waiting += frames
         if self._waiting:
             self._take_some()
-
-    def join(self, share: Share) -> None:
-        """Takes its messages out of a share that others have, too."""
-        self._share = share
 
     def stop(self) -> None:
         """The client does not read its answers: take no more from it."""
@@ -109,7 +118,7 @@ class Turns:
 
     def _take_some(self) -> None:
         some: Frames = []
-        share = self._share
+        share = self.share
         left = share.left
         while self._waiting and left > 0:
             frame = self._waiting.popleft()
@@ -127,7 +136,7 @@ class Turns:
         if not (self._rests or self._transport.is_closing()):
             self._rests = True
             self._transport.pause_reading()
-            self._share.wait(self._next)
+            self.share.wait(self._next)
 
     def _next(self) -> None:
         self._rests = False
@@ -138,5 +147,5 @@ class Turns:
         if not (self._rests or self._is_stopped or self._transport.is_closing()):
             # As much may come at once on every connection that is read again.
             self._paid = self._last
-            self._share.left -= self._paid
+            self.share.left -= self._paid
             self._transport.resume_reading()

@@ -30,7 +30,7 @@ def test_what_was_read_of_headers_is_paid_for_in_the_next_turns() -> None:
         reads = [Reads(), Reads()]
         first, second = [Turns(cast(Any, each), {"infer"}, taken.extend) for each in reads]
         for turns in (first, second):
-            turns.join(share)
+            turns.share = share
         first.add([({"t": "infer", "id": 1}, None)], (2 * TURN_MESSAGES + 1) * 1024)
         second.add([({"t": "infer", "id": 2}, None)], 100)
         for _ in range(2):
@@ -47,7 +47,7 @@ def test_those_that_sent_long_headers_are_not_all_read_again_in_one_turn() -> No
         reads = [Reads() for _ in range(4)]
         for each in reads:
             turns = Turns(cast(Any, each), {"infer"}, taken.extend)
-            turns.join(share)
+            turns.share = share
             turns.add([({"t": "infer"}, None)], TURN_MESSAGES * 1024)
         before = 4
         while before:
@@ -67,7 +67,7 @@ def test_connections_that_share_go_round() -> None:
         reads = [Reads() for _ in range(3)]
         for number, each in enumerate(reads):
             turns = Turns(cast(Any, each), (), taken.extend)
-            turns.join(share)
+            turns.share = share
             turns.add([({"t": "status", "id": (number, n)}, None) for n in range(2)], 0)
         while any(each.paused for each in reads):
             await asyncio.sleep(0)
