@@ -1,4 +1,4 @@
-"""Long JSON over HTTP: how much of the door's time one tenant has for it beside others."""
+"""Long JSON, and typed values over gRPC: how much of a door's time one tenant has for them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import asyncio
 import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
-from scheduler.ingress.http import pace
+from scheduler.ingress.grpc.callers import Callers
+from scheduler.ingress.grpc.service import InferenceService
+from scheduler.ingress.held import Held
 from scheduler.ingress.http.embedded import EmbeddedDoor
-from scheduler.ingress.http.pace import LONG_BYTES, Pace
+from scheduler.ingress.oip import pace
+from scheduler.ingress.oip.box import Box
+from scheduler.ingress.oip.deadlines import Defaults
+from scheduler.ingress.oip.pace import LONG_BYTES, Pace
+from scheduler.ingress.oip.service import Service
+from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import OWNER, Access, Tenant, hash_of
 from tests.ingress.test_embedded_door import BODY, INFER, OneModel, parts, with_door
 from tests.neighbours.virtual_loop import VirtualLoop, run_virtually
@@ -101,3 +112,52 @@ def test_short_requests_of_others_go_before_more_long_json(
         await asyncio.wait((waits,))
 
     with_door(box, work, access)
+
+
+def test_short_calls_of_others_go_before_more_typed_values(
+    box: OneModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "REST", 1e9)
+    monkeypatch.setattr(pace, "COMPANY_S", 1e9)
+    box.on_infer = lambda peer, header: peer.refuse(header, "infeasible")
+
+    class Context(SimpleNamespace):
+        async def abort(self, code: Any, words: str, _metadata: Any) -> None:
+            raise grpc.RpcError(code, words)
+
+    async def test() -> None:
+        service = Service(
+            Box(box.url), SharedMemory(None), Defaults(60_000.0, {}), "laxity", 8, "info", 10**6
+        )
+        tenants = [Tenant(name=name, tokens=(hash_of(token),)) for name, token in TOKENS.items()]
+        door = InferenceService(service, Callers(Access(tenants)), Held(10**8))
+
+        def ask(name: str, count: int) -> asyncio.Task[Any]:
+            context = Context(
+                peer=lambda: "ipv4:127.0.0.1:1",
+                auth_context=dict,
+                time_remaining=lambda: None,
+                invocation_metadata=lambda: (("authorization", f"Bearer {TOKENS[name]}"),),
+                add_done_callback=lambda _: None,
+            )
+            message = pb.ModelInferRequest(model_name="digits")
+            tensor = message.inputs.add(name="image", datatype="FP32", shape=[1, count])
+            tensor.contents.fp32_contents.extend([0.5] * count)
+            return asyncio.ensure_future(door.ModelInfer(message, context))
+
+        async def refused(name: str, count: int) -> None:
+            with pytest.raises(grpc.RpcError):
+                await ask(name, count)
+
+        await refused("b", 2)
+        await refused("a", LONG_BYTES)
+        waits = ask("a", LONG_BYTES)
+        for _ in range(3):
+            await refused("b", 2)
+            await refused("a", 2)
+        assert not waits.done()
+        waits.cancel()
+        await asyncio.wait((waits,))
+        service.box.close()
+
+    asyncio.run(test())

@@ -31,6 +31,8 @@ from scheduler.ingress.oip.metadata import (
     statistics_of,
 )
 from scheduler.ingress.oip.outcomes import Refusal, refusal_of
+from scheduler.ingress.oip.pace import Pace
+from scheduler.ingress.oip.request import InferRequest, ReadRegion
 from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Tenant
 
@@ -73,6 +75,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         self._box = service.box
         self._callers = callers
         self._admin = Admin(service)
+        self._pace = Pace()
 
     async def abort(self, context: Any, error: BaseException) -> None:
         """Ends a call with an error."""
@@ -200,6 +203,15 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         finally:
             self._held.release(tenant, held)
 
+    async def _parsed(self, message: Any, tenant: Tenant, reader: ReadRegion) -> InferRequest:
+        """The request that a message is; typed values are worked out one by one, and take long."""
+        self._pace.note(tenant)
+        typed_bytes = 0 if message.raw_input_contents else message.ByteSize()
+        if not self._pace.holds(tenant, typed_bytes):
+            return parsed(message, reader)
+        async with self._pace.turn(tenant):
+            return parsed(message, reader)
+
     async def _inferred(
         self,
         message: Any,
@@ -209,13 +221,14 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         hold: Callable[[int], None],
     ) -> tuple[Any, Outcome]:
         service = self._service
-        grpc_s = context.time_remaining() if ends_call else None
         if service.draining:
             raise Unavailable("the box is shutting down")
         tenant.check_model(message.model_name)
         named = message.model_name, message.model_version
         info = self._box.known(*named) or await self._box.model(*named)
-        request = parsed(message, service.memory.reader(tenant, service.body_bytes, hold))
+        reader = service.memory.reader(tenant, service.body_bytes, hold)
+        request = await self._parsed(message, tenant, reader)
+        grpc_s = context.time_remaining() if ends_call else None
         if request.encoded:
             self._box.check_rested(tenant)
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)

@@ -16,11 +16,11 @@ from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.inference import answer, json_size, parsed
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response, as_refusal
-from scheduler.ingress.http.pace import Pace
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred
 from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
+from scheduler.ingress.oip.pace import Pace
 from scheduler.ingress.oip.request import InferRequest
 from scheduler.ingress.oip.service import Service
 
