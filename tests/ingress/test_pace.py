@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from scheduler.ingress.oip import pace
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults
 from scheduler.ingress.oip.pace import LONG_BYTES, Pace
+from scheduler.ingress.oip.request import InferRequest
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import OWNER, Access, Tenant, hash_of
@@ -41,8 +43,10 @@ async def working_times(others_ask: bool) -> list[float]:
 
     async def work() -> None:
         held.note(A)
-        async with held.turn(A):
+        asked_s = loop.time()
+        async with held.turn(A) as waited_ns:
             began.append(loop.time())
+            assert waited_ns == int((began[-1] - asked_s) * 1e9)
             loop._virtual.passed_s += WORK_S
 
     async def ask() -> None:
@@ -66,6 +70,14 @@ def test_who_works_for_long_rests_in_between_while_others_ask() -> None:
 def test_who_is_alone_does_not_rest() -> None:
     times = run_virtually(working_times(others_ask=False))
     assert times == pytest.approx([n * WORK_S for n in range(5)])
+
+
+def test_the_wait_is_part_of_a_requests_deadline() -> None:
+    request = InferRequest("m", "", "", {}, {}, waited_ns=400_000_000)
+    defaults = Defaults(1_000.0, {})
+    service = Service(cast(Any, None), SharedMemory(None), defaults, "laxity", 8, "", 0)
+    assert service.terms(request, {}, "m", A).deadline_ms == 600
+    assert service.terms(replace(request, waited_ns=0), {}, "m", A).deadline_ms == 1_000
 
 
 def test_only_long_work_of_those_with_quotas_waits() -> None:

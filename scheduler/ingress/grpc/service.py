@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -209,8 +210,8 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         typed_bytes = 0 if message.raw_input_contents else message.ByteSize()
         if not self._pace.holds(tenant, typed_bytes):
             return parsed(message, reader)
-        async with self._pace.turn(tenant):
-            return parsed(message, reader)
+        async with self._pace.turn(tenant) as waited_ns:
+            return replace(parsed(message, reader), waited_ns=waited_ns)
 
     async def _inferred(
         self,
@@ -221,6 +222,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         hold: Callable[[int], None],
     ) -> tuple[Any, Outcome]:
         service = self._service
+        grpc_s = context.time_remaining() if ends_call else None
         if service.draining:
             raise Unavailable("the box is shutting down")
         tenant.check_model(message.model_name)
@@ -228,7 +230,6 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         info = self._box.known(*named) or await self._box.model(*named)
         reader = service.memory.reader(tenant, service.body_bytes, hold)
         request = await self._parsed(message, tenant, reader)
-        grpc_s = context.time_remaining() if ends_call else None
         if request.encoded:
             self._box.check_rested(tenant)
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)

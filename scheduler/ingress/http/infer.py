@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -161,8 +162,8 @@ class InferTurns:
         return self._pace.holds(request.tenant, size)
 
     async def _begin_in_turn(self, turn: Turn, info: ModelInfo, version: str) -> None:
-        async with self._pace.turn(turn.request.tenant):
-            self._begin(turn, info, version, turn.request.body)
+        async with self._pace.turn(turn.request.tenant) as waited_ns:
+            self._begin(turn, info, version, turn.request.body, waited_ns)
 
     async def _decoded(self, body: memoryview, coding: str) -> memoryview:
         limit = self._limits.body_bytes
@@ -172,12 +173,15 @@ class InferTurns:
         whole: memoryview = await self._turns.apart(decoded, body, coding, limit)
         return whole
 
-    def _begin(self, turn: Turn, info: ModelInfo, version: str, body: memoryview) -> None:
+    def _begin(
+        self, turn: Turn, info: ModelInfo, version: str, body: memoryview, waited_ns: int = 0
+    ) -> None:
         service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
 
         tenant.check_model(info.name)
         reader = service.memory.reader(tenant, service.body_bytes, turn.hold_beside)
         request = parsed(info, version, headers, body, self._limits.json_bytes, reader)
+        request = replace(request, waited_ns=waited_ns) if waited_ns else request
         if request.encoded:
             service.box.check_rested(tenant)
             self._turns.start(turn, self._restore(turn, info, request))

@@ -43,9 +43,12 @@ class Pace:
         return json_bytes >= LONG_BYTES and tenant.name not in UNCOUNTED
 
     @asynccontextmanager
-    async def turn(self, tenant: Tenant) -> AsyncIterator[None]:
-        """Within it one piece of work is done, without awaiting anything."""
-        name = tenant.name
+    async def turn(self, tenant: Tenant) -> AsyncIterator[int]:
+        """Within it one piece of work is done, without awaiting anything.
+
+        Gives how long it had to be waited for, in nanoseconds.
+        """
+        name, asked_s = tenant.name, self._clock_s()
         async with self._each[name]:
             left_s = self._rested_s.get(name, 0.0) - self._clock_s()
             while left_s > 0 and self._has_company(name):
@@ -53,7 +56,7 @@ class Pace:
                 left_s = self._rested_s[name] - self._clock_s()
             began_s = self._clock_s()
             try:
-                yield
+                yield int((began_s - asked_s) * 1e9)
             finally:
                 ended_s = self._clock_s()
                 self._rested_s[name] = ended_s + REST * (ended_s - began_s)
