@@ -65,8 +65,8 @@ def probe_cpu(root: Path) -> Cpu:
     are used: more threads than time would be throttled together, in the middle of a batch.
     """
     info = _cpuinfo(root)
-    quota = _quota_cores(root)
-    allowed = _allowed_cpus(root)
+    quota = quota_cores(root)
+    allowed = allowed_cpus(root)
     cores = _physical_cores(root, allowed)
     if quota is not None and quota < len(allowed):
         cores = _first_threads(cores, max(1, math.floor(quota)))
@@ -104,8 +104,8 @@ def _model_name(info: dict[str, str]) -> str:
     return _ARM_PARTS.get((implementer, part), unknown)
 
 
-def _allowed_cpus(root: Path) -> list[int]:
-    """Those of the affinity mask, which may name CPUs that are switched off or don't exist."""
+def allowed_cpus(root: Path) -> list[int]:
+    """Its CPUs: the affinity mask's, which may name some that are switched off or don't exist."""
     present = _cpu_list(text_of(root / "sys/devices/system/cpu/online") or "")
     for line in (root / "proc/self/status").read_text("utf-8").splitlines():
         name, _, value = line.partition(":")
@@ -144,7 +144,7 @@ def _first_threads(cores: tuple[tuple[int, ...], ...], count: int) -> tuple[tupl
     return tuple(core for core in kept if core)
 
 
-def _quota_cores(root: Path) -> float | None:
+def quota_cores(root: Path) -> float | None:
     """The tightest CPU limit of this process's control group and of those around it."""
     quotas = [
         quota for folder in own_groups(root, "cpu") if (quota := _quota_in(folder)) is not None

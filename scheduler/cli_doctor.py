@@ -15,7 +15,8 @@ from rich.text import Text
 
 from scheduler.cli_help import COMMAND, examples
 from scheduler.config import load_config
-from scheduler.doctor import Finding, examine
+from scheduler.doctor import examine
+from scheduler.findings import Finding
 
 app = typer.Typer(add_completion=False)
 

@@ -59,6 +59,7 @@ class Dialer:
         self.url = url
         self.reason = "no answer yet"
         self._hint = _ASLEEP
+        self._is_turned_away = False
         self._address = parse_address(url)
         self._token = token
         self._caller = caller
@@ -82,6 +83,8 @@ class Dialer:
 
     def unreachable(self) -> Unavailable:
         """The error for what could not be sent."""
+        if self._is_turned_away:
+            return Unavailable(f"the daemon at {self.url} lets nobody in for now: {self.reason}")
         return Unavailable(f"cannot reach the daemon at {self.url}: {self.reason}; {self._hint}")
 
     async def _dial(self) -> None:
@@ -98,6 +101,7 @@ class Dialer:
                     return
                 except Exception as error:  # Whatever a resolver, TLS or the other end can say.
                     self.reason = _reason(error)
+                    self._is_turned_away = isinstance(error, LaxityError)
                     self._hint = _OTHERS if isinstance(error, PermissionError) else _ASLEEP
                 else:
                     caller.on_open(connection)

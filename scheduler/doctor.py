@@ -11,21 +11,20 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Literal, TypedDict, cast
+from typing import TypedDict, cast
 
 from cryptography.x509 import load_pem_x509_certificates
 
 from scheduler.config import Config
 from scheduler.config_cache import without_secrets
+from scheduler.doctor_machine import check_memory, check_open_files, check_processor
+from scheduler.findings import Check, Finding, Level, Surroundings
 from scheduler.tenants import read_tenants
-
-Level = Literal["good", "warning", "error"]
 
 PACKAGES = ("scheduler", "workers", "policies", "edge_agent", "replay", "configs")
 """Our top-level packages; the names are common ones."""
@@ -35,39 +34,6 @@ _RENEW_WITHIN = timedelta(days=14)
 
 _REDIS_S = 2.0
 _TELLS_SINCE = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a check saw.
-
-    Attributes:
-        check: The check's name.
-        level: Whether it matters.
-        message: What there is.
-        remedy: What would be right; empty where it is.
-    """
-
-    check: str
-    level: Level
-    message: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the checks look at.
-
-    Attributes:
-        config: The box's configuration.
-        installed: The distributions of this environment.
-    """
-
-    config: Config
-    installed: tuple[Distribution, ...]
-
-
-Check = Callable[[Surroundings], Iterable[Finding]]
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -392,5 +358,8 @@ CHECKS: tuple[Check, ...] = (
     check_onnxruntime,
     check_folders,
     check_files,
+    check_processor,
+    check_memory,
+    check_open_files,
     check_cache,
 )

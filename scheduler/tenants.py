@@ -83,6 +83,10 @@ class Tenant(BaseModel):
     concurrency: Annotated[int, Field(ge=1)] | None = None
     """Requests held at once."""
 
+    connections: Annotated[int, Field(ge=1)] | None = None
+    """Connections at once: those to the native door, and those to each HTTP process on which a
+    request is under way. Half of limits.connections, unless it says otherwise."""
+
     queue_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The part of limits.queue_requests and limits.queue_mb that it may fill, and of
     durable.max_tasks and durable.max_mb."""
@@ -141,6 +145,10 @@ ANYONE = Tenant(name="anyone", scopes=("infer", "tasks", "shared_memory", "metri
 
 OWNER = Tenant(name="owner", scopes=("infer", "tasks", "shared_memory", "metrics", "peer", "admin"))
 """Whom the permissions of a unix socket let in, or who shows the box's one token."""
+
+
+UNCOUNTED = frozenset((ANYONE.name, OWNER.name))
+"""Those who may have all that the box has."""
 
 
 class TenantsFile(BaseModel):

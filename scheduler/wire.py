@@ -70,10 +70,14 @@ class FrameReader:
     body that does not fit the reader's own buffer, with the header and the body's size; it
     returns the memory to fill, or None to have the body skipped (the frame then comes with
     body None).
+
+    Attributes:
+        header_bytes: What the headers of all frames had that have come.
     """
 
     def __init__(self, limits: FrameLimits, allocate: Allocate = allocate) -> None:
         """Starts at a frame boundary."""
+        self.header_bytes = 0
         self._limits = limits
         self._allocate = allocate
         # Room for any header and small body, wherever the frame starts in it.
@@ -142,6 +146,7 @@ class FrameReader:
         if not whole and body_bytes <= _JOIN_BYTES:
             return None
         header = _unpack_header(self._chunk[body_at - header_bytes : body_at])
+        self.header_bytes += header_bytes
         if whole and body_bytes <= _JOIN_BYTES:
             self._start = body_at + body_bytes
             return header, memoryview(bytes(self._chunk[body_at : self._start]))

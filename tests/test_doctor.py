@@ -17,7 +17,6 @@ import trustme
 from scheduler import cli
 from scheduler.config import CacheConfig, Config
 from scheduler.doctor import (
-    Surroundings,
     check_cache,
     check_files,
     check_folders,
@@ -25,6 +24,7 @@ from scheduler.doctor import (
     check_packages,
     examine,
 )
+from scheduler.findings import Surroundings
 from tests.redis_server import RedisServer, needs_redis
 
 

@@ -22,7 +22,11 @@ def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
         known: The names that there are.
         cutoff: How alike they must be, of 1.
     """
-    found = get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    # As get_close_matches would find in the end, after a look at each letter of a word of 60 KB.
+    alike = [
+        name for name in known if 2 * min(len(name), len(word)) >= cutoff * (len(name) + len(word))
+    ]
+    found = get_close_matches(word, alike, n=1, cutoff=cutoff) if alike else []
     return found[0] if found else None
 
 

@@ -19,6 +19,7 @@ import ray
 import structlog
 import uvloop
 
+from policies import DEFAULT
 from scheduler.config import (
     Address,
     Config,
@@ -29,6 +30,7 @@ from scheduler.config import (
 from scheduler.core.scheduler import Limits
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
+from scheduler.daemon.hung_policy import HungPolicy
 from scheduler.daemon.logs import set_up_logging
 from scheduler.daemon.parts import (
     add_clouds,
@@ -63,6 +65,9 @@ _WORKERS_S = 5.0
 
 LISTENING = "listening.json"
 """Beside the socket for doors: where all doors of the box listen, which only the agent knows."""
+
+HUNG_POLICY = "hung-policy.json"
+"""Beside it as well: what one scheduler leaves for the next of a policy that came to no end."""
 
 
 class SchedulerProcess:
@@ -104,12 +109,13 @@ class SchedulerProcess:
         self._listening_file = door_socket.with_name(LISTENING)
         self._all_addresses: list[str] = []
         self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
+        self._hung_policy = HungPolicy(door_socket.with_name(HUNG_POLICY))
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
         looping = threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True)
         looping.start()
         self._wait(self._open(links, door_socket))
-        watched = self._loop, looping.ident, self._driver
+        watched = self._loop, looping.ident, self._driver, self._end_for_policy
         threading.Thread(target=pulse.watch, args=watched, name="pulse", daemon=True).start()
         gc.collect()
         gc.freeze()
@@ -153,11 +159,13 @@ class SchedulerProcess:
     async def _open(self, links: Mapping[str, Path], door_socket: Path) -> None:
         config = self._config
         limits = config.limits
-        policy = (config.policy.name, config.policy.options)
+        hung = self._hung_policy.why(config.policy, self._policy_files)
+        policy = (DEFAULT, {}) if hung else (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
         self._journal = open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
         self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price)
+        self._driver.fell_back = hung
         rules = DoorRules(
             site=config.site,
             access=load_access(config.token_file, config.tenants_file),
@@ -231,6 +239,17 @@ class SchedulerProcess:
         if is_new or self._driver.fell_back:
             self._driver.swap_policy(policy.name, policy.options)
             self._policy_files = files
+            self._hung_policy.forget()
+
+    def _end_for_policy(self, why: str) -> None:
+        """Ends the process, whose loop nothing else can end; Ray brings the next.
+
+        That one does without the policy. What clients wait for they send again.
+        """
+        policy = self._config.policy
+        if self._driver.policy == (policy.name, policy.options):
+            self._hung_policy.note(policy, self._policy_files, why)
+        os._exit(1)
 
     def _take_not(self, what: str, error: ConfigError) -> None:
         log.error(f"{what} not taken over", error=str(error))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from scheduler.core.names import did_you_mean
@@ -31,6 +33,7 @@ class Catalog:
         self.offers: dict[tuple[str, str, str], Offer] = {}
         self.problems: dict[str, list[Any]] = {}
         self.revision = 0
+        self._described: dict[str, Any] | None = None
         self._digests: dict[tuple[str, str], str] = {}
         self._own: set[str] = set()
         self.spoken = asyncio.Event()
@@ -53,6 +56,7 @@ class Catalog:
         self.problems[device_id] = problems
         self._digests.update(((device_id, card.name), card.digest) for card in cards)
         self.revision += 1
+        self._described = None
         self._news.set()
         if cards:
             self.spoken.set()
@@ -64,6 +68,7 @@ class Catalog:
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Notes what a device can run."""
         self.offers[device_id, offer.model, offer.variant] = offer
+        self._described = None
 
     def card(self, model: Any, variant: Any = None) -> ModelCard:
         """The card of a model.
@@ -81,16 +86,31 @@ class Catalog:
                 raise Unavailable("the box is still reading its models; try again in a moment")
             raise ModelNotFound.unknown(model, _meant(model, self.cards))
         if variant is not None and variant not in card.variants:
-            variants = self._variants(card)
+            variants = _variants(
+                card, [(t, o) for (t, m, _), o in self.offers.items() if m == model]
+            )
             if variant not in variants:
                 meant = _meant(variant, variants)
                 raise ModelNotFound(f"variant {variant!r} is not in model {model!r}{meant}")
         return card
 
     def describe(self) -> dict[str, Any]:
-        """All models with signatures, variants and measured latency, for people and programs."""
+        """All models with signatures, variants and measured latency, for people and programs.
+
+        To be read only: it is worked out once for all who ask, until something has changed.
+        """
+        if self._described is None:
+            self._described = self._worked_out()
+        return self._described
+
+    def _worked_out(self) -> dict[str, Any]:
+        offers: defaultdict[str, list[tuple[str, Offer]]] = defaultdict(list)
+        for (device, model, _), offer in sorted(self.offers.items(), key=itemgetter(0)):
+            offers[model].append((device, offer))
         return {
-            "models": [self._describe(card) for _, card in sorted(self.cards.items())],
+            "models": [
+                self._describe(card, offers[name]) for name, card in sorted(self.cards.items())
+            ],
             "problems": [
                 {"device": device, "model": model, "reason": reason}
                 for device, problems in sorted(self.problems.items())
@@ -98,7 +118,7 @@ class Catalog:
             ],
         }
 
-    def _describe(self, card: ModelCard) -> dict[str, Any]:
+    def _describe(self, card: ModelCard, offers: list[tuple[str, Offer]]) -> dict[str, Any]:
         return {
             "name": card.name,
             "description": card.description,
@@ -111,18 +131,18 @@ class Catalog:
                     "name": variant,
                     "targets": [
                         _describe_offer(device, offer)
-                        for (device, model, name), offer in sorted(self.offers.items())
-                        if (model, name) == (card.name, variant)
+                        for device, offer in offers
+                        if offer.variant == variant
                     ],
                 }
-                for variant in self._variants(card)
+                for variant in _variants(card, offers)
             ],
         }
 
-    def _variants(self, card: ModelCard) -> list[str]:
-        """Those of the repository, and those that only targets beyond the box have."""
-        offered = sorted({name for _, model, name in self.offers if model == card.name})
-        return list(dict.fromkeys((*card.variants, *offered)))
+
+def _variants(card: ModelCard, offers: Iterable[tuple[str, Offer]]) -> list[str]:
+    """Those of the repository, and those that only targets beyond the box have."""
+    return list(dict.fromkeys((*card.variants, *sorted({offer.variant for _, offer in offers}))))
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Tells of a scheduler that stands still, as behind a policy that comes to no end.
+"""Tells of a scheduler that stands still, and ends one whose policy comes to no end.
 
 Nothing can be decided, answered or stopped then, not even `status`: all of it is on one event loop.
 So this is for a thread of its own.
@@ -11,32 +11,48 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import structlog
 
+from policies import DEFAULT
 from scheduler.core.errors import line_in
 from scheduler.daemon.driver import Driver
 
 LOOK_S = 5.0
 """So often the loop is asked for a sign of life, and so long, twice, it may take."""
 
+END_S = 20.0
+"""How much longer a policy may take then."""
+
 log = structlog.get_logger()
 
 
-def watch(loop: asyncio.AbstractEventLoop, thread_id: int, driver: Driver) -> None:
+def watch(
+    loop: asyncio.AbstractEventLoop,
+    thread_id: int,
+    driver: Driver,
+    end: Callable[[str], None],
+) -> None:
     """Looks again and again, without end.
 
     Args:
         loop: The scheduler's.
         thread_id: Of the thread that it runs in.
         driver: Knows the policy.
+        end: Ends the process where the policy comes to no end; is told which and where.
     """
     while True:
-        look(loop, thread_id, driver)
+        look(loop, thread_id, driver, end)
         time.sleep(LOOK_S)
 
 
-def look(loop: asyncio.AbstractEventLoop, thread_id: int, driver: Driver) -> None:
+def look(
+    loop: asyncio.AbstractEventLoop,
+    thread_id: int,
+    driver: Driver,
+    end: Callable[[str], None],
+) -> None:
     """Waits for a sign of life, and logs where the loop stands if there is none for long."""
     asked_s = time.monotonic()
     alive = threading.Event()
@@ -44,10 +60,28 @@ def look(loop: asyncio.AbstractEventLoop, thread_id: int, driver: Driver) -> Non
     if alive.wait(LOOK_S) or alive.wait(LOOK_S):  # twice: a process that was stopped looks so once
         return
     frame = sys._current_frames()[thread_id]
-    at = line_in(type(driver.core.policy).__module__, frame)
+    at = _in_policy(thread_id, driver)
+    # The default would be the next one's policy as well.
+    is_ended = bool(at) and driver.policy != (DEFAULT, {})
     told = {"policy": driver.policy[0], "at": at or f"{frame.f_code.co_filename}:{frame.f_lineno}"}
-    if at:
+    if is_ended:
+        told["mend"] = f"unless it ends in {END_S:g} s, the scheduler starts anew with {DEFAULT}"
+    elif at:
         told["mend"] = f"name another policy in the configuration, then: kill -9 {os.getpid()}"
     log.error("the scheduler stands still", **told)
+    if is_ended and not alive.wait(END_S) and (at := _in_policy(thread_id, driver)):
+        why = f"{driver.policy[0]}: no end after {time.monotonic() - asked_s:.0f} s, at {at}"
+        log.error("the scheduler ends, to start anew without its policy", why=why)
+        end(why)
     alive.wait()
     log.warning("the scheduler goes on", stood_s=round(time.monotonic() - asked_s, 3))
+
+
+def _in_policy(thread_id: int, driver: Driver) -> str:
+    """Where the policy, or one that it wraps, is at now; empty where the core does not ask it."""
+    frame = sys._current_frames()[thread_id]
+    if at := line_in(type(driver.core.policy).__module__, frame):
+        return at
+    if not line_in("scheduler.core.scheduler", frame):
+        return ""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -15,6 +15,7 @@ import structlog
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.link import LinkListener
+from scheduler.daemon.standing import Standing, standing, why_silent
 from scheduler.daemon.submission import Submission
 from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, alike, encode
 from workers.link import (
@@ -63,6 +64,8 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._sizes: dict[int, int] = {}
         self._ending = ""
         self._silent: float = 0
+        self._stood: Standing | None = None
+        self._why_silent = ""
         self._look_timer: asyncio.TimerHandle | None = None
 
     async def keep_connected(self) -> None:
@@ -159,16 +162,16 @@ class WorkerLink(asyncio.BufferedProtocol):
         if self._look_timer is not None:
             self._look_timer.cancel()
         is_silent = self._silent >= _SILENT_LOOKS
-        if is_silent:
-            reason = "its process says nothing; is it stopped?"
-        else:
-            reason = self._ending or str(exc or "its process ended")
+        ended = self._ending or str(exc or "its process ended")
+        reason = self._why_silent if is_silent else ended
         self._listener.on_lost(self.device_id, f"worker of {self.device_id}: {reason}", is_silent)
 
     def _watch(self) -> None:
         """Hangs up on a worker that says nothing any more; it is heard again once it does."""
         self._silent += 1
-        if self._silent >= _SILENT_LOOKS and self._transport is not None:
+        stood, self._stood = self._stood, standing(self.pid) if self.pid is not None else None
+        if self._silent >= _SILENT_LOOKS and self._transport is not None and self.pid is not None:
+            self._why_silent = why_silent(self.pid, stood, self._stood)
             self._transport.abort()
         else:
             self._look_timer = asyncio.get_running_loop().call_later(_LOOK_S, self._watch)

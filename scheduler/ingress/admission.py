@@ -18,11 +18,9 @@ from scheduler.ingress.request_header import (
     urgency,
 )
 from scheduler.ingress.statistics import Statistics
-from scheduler.tenants import ANYONE, OWNER, Tenant
+from scheduler.tenants import OWNER, UNCOUNTED, Tenant
 from scheduler.texts import check_utf8
 from scheduler.wire import Body, Header, checked_budget_ns, unpack_tensors
-
-_UNCOUNTED = frozenset((ANYONE.name, OWNER.name))
 
 
 class Admission:
@@ -67,7 +65,7 @@ class Admission:
             Overloaded: The box or the tenant holds too much already.
             Forbidden: The tenant may not ask for that.
         """
-        if tenant.name not in _UNCOUNTED:
+        if tenant.name not in UNCOUNTED:
             self.check(header, tenant)
         budget_ns = checked_budget_ns(
             header.get("budget_ns"), self._max_budget_ns, "limits.max_budget_s"
@@ -103,7 +101,7 @@ class Admission:
         kind = shape.kind._replace(local=True) if forwarded else shape.kind
         if "exact" in header and checked_exact(header) and self._approximates(model):
             kind = kind._replace(exact=True)
-        if tenant.name not in _UNCOUNTED:
+        if tenant.name not in UNCOUNTED:
             priority = tenant.priority(header.get("priority"))
             count_out = count_out or self.count_in(tenant, len(body))
         now_ns = self._driver.clock_ns()
@@ -165,7 +163,7 @@ class Admission:
         Raises:
             Overloaded: The tenant holds too much already, or came too often.
         """
-        if tenant.name in _UNCOUNTED:
+        if tenant.name in UNCOUNTED:
             return lambda: None
         self.quotas.admit(tenant, size, self._driver.clock_ns())
         return partial(self.quotas.release, tenant, size)
@@ -193,9 +191,11 @@ class Admission:
     def describe_models(self, tenant: Tenant = OWNER) -> dict[str, Any]:
         """The catalog as a tenant may see it, with whether each model is `loaded`."""
         described = self._driver.catalog.describe()
-        models = [each for each in described["models"] if tenant.sees(each["name"])]
-        for model in models:
-            model["loaded"] = model["name"] not in self._unloaded
+        models = [
+            {**each, "loaded": each["name"] not in self._unloaded}
+            for each in described["models"]
+            if tenant.sees(each["name"])
+        ]
         problems = [each for each in described["problems"] if tenant.sees(each["model"])]
         return {"models": models, "problems": problems}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,8 +17,10 @@ from scheduler.ingress.held import Held
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native_connection import NativeConnection
 from scheduler.ingress.restoring import Restorer
+from scheduler.ingress.seats import Seats
 from scheduler.ingress.task_door import TaskDoor
-from scheduler.tenants import Access
+from scheduler.ingress.turns import Share
+from scheduler.tenants import UNCOUNTED, Access, Tenant
 from scheduler.wire import FrameLimits
 
 
@@ -90,6 +93,8 @@ class NativeDoor:
         driver.after_event = self.flush
         self._connections: set[NativeConnection] = set()
         self._strangers: dict[NativeConnection, None] = {}
+        self._shares: defaultdict[str, Share] = defaultdict(Share)
+        self._seats: Seats[NativeConnection] = Seats(rules.connections)
         self.admission = Admission(driver, rules.max_budget_ns)
         self.tasks: TaskDoor | None = None
         self.neighbours: Neighbours | None = None
@@ -122,14 +127,25 @@ class NativeDoor:
         if not connection.is_door:
             self._strangers[connection] = None
 
-    def welcome(self, connection: NativeConnection) -> None:
-        """Notes that a connection has said who it is."""
+    def welcome(self, connection: NativeConnection, tenant: Tenant) -> None:
+        """Notes that a connection has said who it is.
+
+        Raises:
+            Overloaded: The tenant has as many as it may.
+        """
+        if not connection.is_door:
+            self._seats.take(connection, tenant)
         self._strangers.pop(connection, None)
+
+    def share_of(self, tenant: Tenant) -> Share | None:
+        """What all connections of a tenant have together; None where each has its own."""
+        return None if tenant.name in UNCOUNTED else self._shares[tenant.name]
 
     def leave(self, connection: NativeConnection) -> None:
         """Counts a connection out."""
         self._connections.discard(connection)
         self._strangers.pop(connection, None)
+        self._seats.leave(connection)
 
     def take_access(self, access: Access) -> None:
         """Takes over who may come in, which holds for those who are in as well."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -64,6 +65,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._known = False
         self._ids: dict[int, int | None] = {}
         self._new_ids: list[int] = []
+        self._unwanted: list[int] = []
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
         self._is_box = False
@@ -93,6 +95,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
+        before = self._reader.header_bytes
         try:
             frames = self._reader.advance(nbytes)
             self._inflow.note(OWNER if self.is_door else self._tenant)
@@ -100,11 +103,11 @@ class NativeConnection(asyncio.BufferedProtocol):
             self.refuse(error)
         else:
             if self._turns is not None:
-                self._turns.add(frames)
+                self._turns.add(frames, self._reader.header_bytes - before)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for what it asked."""
-        self._transport = self._turns = None
+        turns, self._turns, self._transport = self._turns, None, None
         self._inflow.end()
         # They refer back to this, and the reader's buffer should not wait for the collector.
         del self._inflow, self._reader
@@ -113,9 +116,9 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._door.leave(self)
         if self._door.neighbours is not None:
             self._door.neighbours.gone(self)
-        for request_id in list(self._ids.values()):
-            if request_id is not None:
-                self._intake.cancel(request_id)
+        if turns is not None:  # of thousands each costs a decision
+            asked = deque(request_id for request_id in self._ids.values() if request_id is not None)
+            turns.share.spread(self._intake.cancel, asked)
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no more requests from it."""
@@ -171,6 +174,9 @@ class NativeConnection(asyncio.BufferedProtocol):
             for client_id, request_id in zip(asked, self._intake.submit(submissions), strict=True):
                 if client_id in self._ids:
                     self._ids[client_id] = request_id
+            unwanted, self._unwanted = self._unwanted, []
+            for client_id in unwanted:
+                self._cancel(client_id)
 
     def _take_one(self, header: Header, body: Body | None, submissions: list[Submission]) -> None:
         kind = header["t"]
@@ -200,6 +206,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._say(replies.failure(client_id, "cancelled", "the caller cancelled", {}))
         elif (request_id := self._ids.get(client_id)) is not None:
             self._intake.cancel(request_id)
+        elif client_id in self._new_ids:
+            self._unwanted.append(client_id)  # it has just come, and is not submitted yet
 
     def _take_task(self, header: Header, body: Body | None) -> None:
         if self._door.tasks is None:
@@ -262,8 +270,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         elif self._transport is not None:
             peer = self._transport.get_extra_info("socket")
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
+        self._door.welcome(self, self._tenant)
         self._known = True
-        self._door.welcome(self)
+        if self._turns is not None and (share := self._door.share_of(self._tenant)) is not None:
+            self._turns.share = share
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         limits = {

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from scheduler.core.names import did_you_mean, hint, natural
+from difflib import get_close_matches
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.core import names as names_module
+from scheduler.core.names import did_you_mean, hint, natural, near
 
 
 def test_numbers_in_names_are_in_order():
@@ -26,3 +33,18 @@ def test_where_none_is_near_it_says_which_there_are():
     assert did_you_mean("x", []) == "there are none"
     assert did_you_mean("x", ["edf"], "see the list") == "see the list"
     assert hint("x", ["edf"]) == ""
+
+
+WORDS = st.text("abc-", max_size=12)
+
+
+@given(WORDS, st.lists(WORDS, max_size=6), st.sampled_from((0.3, 0.6, 0.9)))
+def test_the_nearest_is_the_one_that_letters_tell(word, known, cutoff):
+    assert [near(word, known, cutoff)] == (get_close_matches(word, known, 1, cutoff) or [None])
+
+
+def test_the_letters_of_a_word_that_is_far_too_long_are_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.delattr(names_module, "get_close_matches")
+    assert near("resnet" * 10_000, ["resnet50", "digits"]) is None

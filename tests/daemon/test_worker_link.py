@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import subprocess
+import sys
 from functools import partial
 from typing import cast
 
@@ -9,9 +13,10 @@ import pytest
 
 from scheduler.daemon import worker_link
 from scheduler.daemon.link import LinkListener
+from scheduler.daemon.standing import standing, why_silent
 from scheduler.daemon.worker_link import WorkerLink
 from scheduler.wire import encode
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 TELEMETRY = encode({"t": "telemetry", "reading": {}})[0]
 
@@ -64,9 +69,55 @@ def test_a_worker_that_says_nothing_any_more_is_lost_until_it_does(played):
                 assert await heard.next() == ("telemetry", "cpu:0", {})
                 lost, device, reason, blameless = await heard.next()
                 assert (lost, device, blameless) == ("lost", "cpu:0", True)
-                assert reason == "worker of cpu:0: its process says nothing; is it stopped?"
+                assert reason.startswith("worker of cpu:0: its process ")
+                assert reason.endswith(" says nothing") or " and says nothing; " in reason
 
     played(acts)
+
+
+@pytest.fixture
+def start():
+    """Starts a child, which is ready once it has said something."""
+    children = []
+
+    def run(work):
+        code = f"import time; print(flush=True)\n{work}"
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        children.append(child)
+        assert child.stdout is not None
+        child.stdout.readline()
+        return child.pid
+
+    yield run
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def test_a_worker_is_told_apart_that_is_stopped_computes_or_waits(start):
+    waiting, computing, stopped = (
+        start("time.sleep(60)"),
+        start("while True: 1"),
+        start("time.sleep(60)"),
+    )
+    os.kill(stopped, signal.SIGSTOP)
+
+    def stands(pid):
+        found = standing(pid)
+        assert found is not None
+        return found
+
+    def said(pid):
+        return why_silent(pid, before[pid], stands(pid))
+
+    eventually(lambda: stands(stopped).state == "T")
+    eventually(lambda: stands(waiting).state == "S")
+    before = {pid: stands(pid) for pid in (waiting, computing, stopped)}
+    eventually(lambda: stands(computing).cpu_ticks > before[computing].cpu_ticks)
+    assert said(stopped) == f"its process is stopped; kill -CONT {stopped} lets it go on"
+    assert said(computing).startswith("its process computes and says nothing; a library")
+    assert said(waiting) == "its process waits for something, and says nothing"
+    assert why_silent(0, None, standing(0)) == "its process says nothing; is it stopped?"
 
 
 def test_one_that_ends_is_lost_for_that(played):

@@ -222,6 +222,30 @@ def test_who_has_not_shown_a_token_keeps_nobody_out(door: HttpDoor, said: bytes)
     assert all(stranger.transport.closed for stranger in strangers)
 
 
+def test_a_tenant_that_is_busy_on_many_connections_keeps_no_other_out(door: HttpDoor) -> None:
+    other = "lx_fedcba9876543210"
+    tenants = {"a": TOKEN, "b": other}
+    door.access = Access(
+        [Tenant(name=name, tokens=(hash_of(token),)) for name, token in tenants.items()]
+    )
+    slow, more, last = [Peer(door) for _ in range(3)]
+    ask, their = (post(b"abc", f"Authorization: Bearer {token}") for token in (TOKEN, other))
+    slow.send(ask[:-1])
+    for peer in (more, last):
+        peer.send(ask[:-1])
+    for peer in (more, last):
+        peer.send(b"c")
+        ((status, words),) = peer.answers
+        assert (status, b"'a' may have 1 connections at once" in words) == (429, True)
+    newcomer = Peer(door)
+    newcomer.send(their)
+    assert newcomer.answers == [(200, b"abc")]
+    slow.send(b"c")
+    assert slow.answers == [(200, b"abc")]
+    last.send(ask)
+    assert [status for status, _ in last.answers] == [429, 200]
+
+
 def test_whoever_goes_away_cancels_what_was_asked(door: HttpDoor) -> None:
     gone: list[bytes] = []
 

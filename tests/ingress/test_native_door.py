@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -215,6 +216,29 @@ def test_who_says_nothing_keeps_nobody_out(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_tenant_with_many_connections_keeps_no_other_out(tmp_path: Path) -> None:
+    """It has half of them, unless its own say otherwise, and one that has gone makes room."""
+    both = tenant("all", *ALL), tenant("line", "infer")
+    fewer = [both[0].model_copy(update={"connections": 2}), both[1]]
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            for access, most in ((Access(both), 4), (Access(fewer), 2)):
+                box.door.take_access(access)
+                async with AsyncExitStack() as filled:
+                    for _ in range(most):
+                        await filled.enter_async_context(box.client("all"))
+                    turned_away = box.client("all")
+                    words = await said(turned_away.__aenter__())
+                    await turned_away.close()
+                    assert f"lets nobody in for now: 'all' may have {most} connections" in words
+                    assert "tenants_file" in words
+                    await filled.enter_async_context(box.client("line"))
+                await until(lambda: not box.door._connections)
+
+    run(test)
+
+
 def test_who_is_not_in_yet_takes_next_to_no_memory(tmp_path: Path) -> None:
     """Of handshakes of TLS there may be any number: nobody counts them."""
 
@@ -233,8 +257,8 @@ def test_the_boxes_own_doors_find_room_where_clients_fill_it(tmp_path: Path) -> 
     async def test() -> None:
         loop, path = asyncio.get_running_loop(), f"{tmp_path}/doors"
         async with a_box(tmp_path) as box, AsyncExitStack() as stack:
-            for _ in range(8):
-                await stack.enter_async_context(box.client("all"))
+            for number in range(8):
+                await stack.enter_async_context(box.client("all" if number % 2 else "chief"))
             reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
             assert b"8 connections are open already" in await reader.read()
             writer.close()
@@ -361,6 +385,36 @@ def test_who_asks_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> No
             assert (await eager.told())["id"] == 500
             for client in (eager, other):
                 client.writer.close()
+
+    run(test)
+
+
+def test_a_tenant_has_one_turn_for_all_its_connections(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            loop, turn = asyncio.get_running_loop(), 0
+            asked = Asked(box)
+            at: Counter[int] = Counter()
+
+            def status() -> str:
+                at[turn] += 1
+                return asked()
+
+            def count_turns() -> None:
+                nonlocal turn
+                turn += 1
+                loop.call_soon(count_turns)
+
+            box.door.status = status
+            many = [await RawClient.of(tmp_path, "all") for _ in range(4)]
+            count_turns()
+            for client in many:
+                client.writer.writelines(encode({"t": "status", "id": n})[0] for n in range(50))
+            for client in many:
+                assert [(await client.told())["id"] for _ in range(50)] == list(range(50))
+                client.writer.close()
+            assert sum(at.values()) == 200
+            assert max(at.values()) <= 2, "the count may change before or after in a turn"
 
     run(test)
 

@@ -29,9 +29,16 @@ TOKEN = "lx_0123456789abcdef"
 ACCESS = Access([OWNER.model_copy(update={"tokens": (hash_of(TOKEN),)})])
 X = [["x", "float32", [4]]]
 
+WIDE = 300_000
+"""How many numbers the model `wide` takes, and gives back; all others take four."""
+
+
+def width_of(model: str) -> int:
+    return WIDE if model == "wide" else 4
+
 
 def card(model: str, digest: str = "d") -> ModelCard:
-    x = (TensorSpec("x", "float32", (4,)),)
+    x = (TensorSpec("x", "float32", (width_of(model),)),)
     return ModelCard(model, "", Signature(x, x, True), ("v",), 8, digest)
 
 
@@ -95,13 +102,22 @@ class MadeUpDevice:
         return {}
 
 
+_NARROW_BYTES = 20_000
+
+
 class Cable:
-    """What lies between a box's door and the others; while it is cut, nobody is told anything."""
+    """What lies between a box's door and the others; while it is cut, nobody is told anything.
+
+    While it is narrow, a connection that brings much at once gets stuck.
+    """
 
     def __init__(self) -> None:
         self.cut = False
+        self.narrow = False
         self._mended = asyncio.Event()
+        self._widened = asyncio.Event()
         self._carriers: set[asyncio.Task[None]] = set()
+        self.stuck: list[asyncio.Task[Any]] = []
 
     async def lay(self, port: int) -> int:
         """Carries what comes to the port that it returns to that one."""
@@ -116,6 +132,15 @@ class Cable:
     def mend(self) -> None:
         self.cut = False
         self._mended.set()
+
+    def widen(self) -> None:
+        """Carries on what got stuck while it was narrow."""
+        self._widened.set()
+
+    def break_stuck(self) -> None:
+        """Breaks the connections of what got stuck."""
+        for carrier in self.stuck:
+            carrier.cancel()
 
     def remove(self) -> None:
         self._server.close()
@@ -138,6 +163,9 @@ class Cable:
         try:
             while data := await near.read(1 << 16):
                 await self._whole()
+                if self.narrow and len(data) > _NARROW_BYTES:
+                    self.stuck += filter(None, [asyncio.current_task()])
+                    await self._widened.wait()
                 far.write(data)
         finally:
             far.close()
@@ -231,11 +259,12 @@ class Box:
             if answer.outputs is not None:
                 self.places[answer.target] += 1
 
-        kind = RequestClass(model, None, ((4,),), local=local)
+        width = width_of(model)
+        kind = RequestClass(model, None, ((width,),), local=local)
         deadline_ns = self.driver.clock_ns() + int(budget_ms * MS)
-        body = memoryview(bytes(16))
+        body, specs = memoryview(bytes(4 * width)), [["x", "float32", [width]]]
         self.driver.submit(
-            [Submission(kind, X, body, deadline_ns, 3, 1.0, False, reply, int(budget_ms * MS))]
+            [Submission(kind, specs, body, deadline_ns, 3, 1.0, False, reply, int(budget_ms * MS))]
         )
 
     async def load(self, per_s: float, seconds: float, budget_ms: float, seed: int = 1) -> None:

@@ -308,6 +308,33 @@ async def test_what_is_too_large_for_another_box_is_not_sent_there():
         assert a.places["b/cpu:0"] > 0, "the next life of a box is asked anew"
 
 
+@pytest.mark.parametrize("it_breaks", [False, True])
+@virtually
+async def test_nothing_small_waits_behind_what_is_large(it_breaks: bool):
+    near = Box("a", models={}, body_bytes=2_000_000)
+    far = Box("b", models={"m": "d", "wide": "d"}, body_bytes=2_000_000)
+    async with site(near, far) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        a.ask(20_000, model="wide")
+        await until(lambda: a.endings["completed"] == 1)
+        await until(lambda: link_to(a, "b")._large._connection is not None)
+        b.cable.narrow = True
+        a.ask(20_000, model="wide")
+        await until(lambda: b.cable.stuck)
+        for _ in range(3):
+            a.ask(500)
+        await until(lambda: a.endings["completed"] == 4)
+        assert len(a.driver.core.ledger.records) == 1
+        b.cable.narrow = False
+        if it_breaks:
+            b.cable.break_stuck()
+        else:
+            b.cable.widen()
+        await until(lambda: a.endings["completed"] == 5)
+        assert a.driver.core.targets["b"].up
+        assert forwarded(a) == (6 if it_breaks else 5)
+
+
 @virtually
 async def test_a_box_that_dies_under_load_costs_no_request_its_end_and_comes_back():
     a, b, _ = boxes = [Box(name) for name in "abc"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -19,14 +18,15 @@ from scheduler.core.offers import Offer
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import forwarded, hold_ns
 from scheduler.daemon.neighbours.introducer import Introducer
+from scheduler.daemon.neighbours.large_way import LargeWay, OnFrame
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
 from scheduler.daemon.neighbours.pings import Pings
 from scheduler.daemon.neighbours.report import Row, name_from, rows_from
+from scheduler.daemon.neighbours.sent import Sent
 from scheduler.daemon.submission import Submission
-from scheduler.daemon.ways.giving_up import is_early
 from scheduler.daemon.ways.meter import WayMeter
-from scheduler.daemon.ways.shrinking import Shrinkings, Shrunk, shrunk_note
+from scheduler.daemon.ways.shrinking import Shrinkings, shrunk_note
 from scheduler.errors import LaxityError, ProtocolError
 
 CONNECT_S = 3.0
@@ -44,23 +44,10 @@ REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class _Sent:
-    dispatch: Dispatch
-    at_ns: int
-    budget_ns: int
-    size: int
-    sent_size: int
-    shrunk: Shrunk | None = None
-    cancelled: bool = False
-
-    @property
-    def what(self) -> tuple[str, str]:
-        return self.dispatch.model, self.dispatch.variant
-
-
 class PeerLink:
     """A connection to another box's native door, made anew whenever it is lost.
+
+    What is large has a second one, once there is any.
 
     Args:
         box: The name of the other box; the target's id.
@@ -96,9 +83,10 @@ class PeerLink:
         self._known = PeerKnowledge(box, introducer.has_same)
         self._meter = WayMeter(clock_ns=clock_ns)
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, Sent] = {}
         self._shrinkings = Shrinkings()
         self._shrinking: set[asyncio.Task[None]] = set()
+        self._large = LargeWay(self._dial, self._on_large_frame, self._on_large_lost)
         self._pings = Pings(self._meter, clock_ns)
         self._reported_ns = self._heard_ns = clock_ns()
         self.forwarded = self.refused = 0
@@ -121,29 +109,34 @@ class PeerLink:
             self._hang_up()
 
     async def _meet(self) -> None:
+        self._broken.clear()
+        self._met = self._loop.create_future()
+        await asyncio.wait_for(self._introduce(self._met), CONNECT_S)
+
+    async def _dial(
+        self, on_frame: OnFrame, on_lost: Callable[[Connection, Exception], None]
+    ) -> Connection:
+        """A connection on which this box has said who it is; the answer is the first frame."""
         address = self._introducer.address_of(self._box)
         if address is None:
             raise LaxityError("it has left")
-        self._broken.clear()
-        self._met = self._loop.create_future()
-        await asyncio.wait_for(self._introduce(address, self._met), CONNECT_S)
+        connection = await connect(parse_address(address), self._token, on_frame, on_lost)
+        connection.send(wire.encode(self._introducer.introduction(connection)))
+        return connection
 
-    async def _introduce(self, address: str, met: asyncio.Future[None]) -> None:
-        connection = await connect(
-            parse_address(address), self._token, self._on_frame, self._on_lost
-        )
-        self._connection = connection
+    async def _introduce(self, met: asyncio.Future[None]) -> None:
+        connection = self._connection = await self._dial(self._on_frame, self._on_lost)
         self._leaving = connection.draining
         self._known.too_large.clear()
         self._heard_ns = self._clock_ns()
         self._pings.begin()
-        connection.send(wire.encode(self._introducer.introduction(connection)))
         await met
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.fail(ConnectionAbortedError("hung up"))
+        self._large.close()
         if self._met is not None and not self._met.done():
             self._met.cancel()
         self._lose(self._reason)
@@ -155,6 +148,13 @@ class PeerLink:
                 self._met.set_exception(error)
             self._lose(self._reason)
             self._broken.set()
+
+    def _on_large_lost(self, connection: Connection, reason: str) -> None:
+        """What went over the second connection goes elsewhere; the box is still there."""
+        lost = [run_id for run_id, sent in self._sent.items() if sent.connection is connection]
+        for run_id in lost:
+            if self._sent.pop(run_id, None) is not None:
+                self._listener.on_not_run(run_id, f"{self._box}: {reason}")
 
     def _lose(self, reason: str) -> None:
         """What was sent there goes elsewhere; an answer that still comes is nobody's any more."""
@@ -195,7 +195,7 @@ class PeerLink:
         size = len(submission.body)
         now_ns = self._clock_ns()
         left_ns = max(1, submission.deadline_ns - now_ns)
-        sent = self._sent[run_id] = _Sent(dispatch, now_ns, left_ns, size, size)
+        sent = self._sent[run_id] = Sent(dispatch, now_ns, left_ns, size, size)
         if connection is None or size > connection.limits.body_bytes:
             self._loop.call_soon(self._keep_here, run_id, submission)
             return
@@ -207,7 +207,7 @@ class PeerLink:
         else:
             self._forward(connection, sent, submission)
 
-    async def _shrink(self, sent: _Sent, submission: Submission) -> None:
+    async def _shrink(self, sent: Sent, submission: Submission) -> None:
         """Makes a request's inputs smaller first; those that don't fit go as they are."""
         run_id, connection = sent.dispatch.run_id, self._connection
         shrinking = self._shrinkings[sent.dispatch.model]
@@ -220,20 +220,24 @@ class PeerLink:
             return
         self._forward(connection, sent, submission)
 
-    def _forward(self, connection: Connection, sent: _Sent, submission: Submission) -> None:
+    def _forward(self, connection: Connection, sent: Sent, submission: Submission) -> None:
         left_ns = max(1, submission.deadline_ns - self._clock_ns())
         back_ns = self._meter.round_trip_ns + self._meter.jitter_ns
         sent.budget_ns = left_ns - min(back_ns, left_ns // 2)
         header, body = forwarded(sent.dispatch, submission, sent.budget_ns, sent.shrunk)
         sent.sent_size = sum(map(len, body))
         self.forwarded += 1
-        connection.send_soon(wire.encode(header, body))
+        model = sent.dispatch.model
+        sent.connection = self._large.connection_for(model, sent.sent_size) or connection
+        sent.connection.send_soon(wire.encode(header, body))
 
     def cancel(self, run_id: int) -> None:
         """Lets the other box drop a request; that it has is still to be heard."""
         if self._connection is not None and run_id in self._sent:
-            self._sent[run_id].cancelled = True
-            self._connection.send_soon(wire.encode({"t": "cancel", "id": run_id}))
+            sent = self._sent[run_id]
+            sent.cancelled = True
+            way = sent.connection or self._connection
+            way.send_soon(wire.encode({"t": "cancel", "id": run_id}))
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
         """Measures the way, with no more than a request has; the rest the box says itself."""
@@ -258,8 +262,17 @@ class PeerLink:
     def _on_frame(
         self, connection: Connection, header: wire.Header, body: wire.Body | None
     ) -> None:
-        if connection is not self._connection:
-            return
+        if connection is self._connection:
+            self._hear(header, body)
+
+    def _on_large_frame(
+        self, connection: Connection, header: wire.Header, body: wire.Body | None
+    ) -> None:
+        sent = self._sent.get(header["id"])
+        if sent is not None and sent.connection is connection:
+            self._hear(header, body)
+
+    def _hear(self, header: wire.Header, body: wire.Body | None) -> None:
         self._heard_ns = self._clock_ns()
         try:
             self._take(header, body)
@@ -339,6 +352,7 @@ class PeerLink:
         _, _, execute_ns, total_ns = map(index, header["timing"])
         self._known.learned = True
         outputs = body if body is not None else memoryview(b"")
+        self._large.note(sent.dispatch.model, len(outputs))
         took_ns = self._clock_ns() - sent.at_ns
         notes = dict(header.get("notes", ()))
         if sent.shrunk is not None:
@@ -356,7 +370,9 @@ class PeerLink:
         run_id, code, message = header["id"], header["code"], str(header["message"])
         if run_id == 0 and self._met is not None and not self._met.done():
             self._met.set_exception(LaxityError(message))
-        elif code in REFUSALS or self._is_early(run_id, code):
+        elif code in REFUSALS or (
+            run_id in self._sent and self._sent[run_id].is_over_early(code, self._clock_ns())
+        ):
             self._refuse(run_id, message, header.get("detail"))
         elif self._sent.pop(run_id, None) is None:
             return
@@ -364,13 +380,6 @@ class PeerLink:
             self._listener.on_not_run(run_id, f"{self._box}: {message}")
         else:
             self._listener.on_done(run_id, [f"{self._box}: {message}"], 0)
-
-    def _is_early(self, run_id: int, code: str) -> bool:
-        """Whether the box gives a request up long before its time is over, and would again."""
-        sent = self._sent.get(run_id)
-        if code not in ("cancelled", "expired") or sent is None or sent.cancelled:
-            return False
-        return is_early(self._clock_ns() - sent.at_ns, sent.budget_ns)
 
     def _keep_here(self, run_id: int, submission: Submission) -> None:
         """The box takes nothing so large: neither this nor the like is sent there."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,6 +22,7 @@ from scheduler.ingress.grpc.reading import Places, Reading
 from scheduler.ingress.grpc.service import InferenceService
 from scheduler.ingress.held import Held
 from scheduler.ingress.oip.service import Service
+from scheduler.ingress.unix_door import keep_there
 from scheduler.tenants import Access
 
 _ENVELOPE_BYTES = 1_000_000
@@ -47,10 +50,10 @@ class GrpcServer:
         doors = config.doors
         calls = 2 * config.limits.connections  # so that one tenant may have as many as before it
         self._callers = Callers(access)
-        held = Held(doors.held_mb * 10**6)
-        reading = Reading(
+        self._held = Held(doors.held_mb * 10**6)
+        self._reading = Reading(
             self._callers,
-            held,
+            self._held,
             Held(calls, "calls", most_of_one=0.5),
             Held(doors.grpc_messages, "streams"),
             Places(doors.grpc_messages, doors.request_s, doors.compat),
@@ -59,21 +62,11 @@ class GrpcServer:
         self._addresses = addresses
         self._tls = config.tls
         self._certificates = _Certificates(config.tls) if config.tls is not None else None
-        self._server = grpc.aio.server(
-            interceptors=(reading,),
-            options=_options(config),
-            maximum_concurrent_rpcs=min(calls + doors.grpc_messages, _INT_MAX),
-        )
-        inference = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-        health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        stubs.add_GRPCInferenceServiceServicer_to_server(
-            InferenceService(service, self._callers, held), self._server
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(
-            HealthService(service, (inference,)), self._server
-        )
-        names = (inference, health, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        self._service = service
+        self._calls = min(calls + doors.grpc_messages, _INT_MAX)
+        self._options = _options(config)
+        self._servers: list[grpc.aio.Server] = []
+        self._watches: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Listens.
@@ -81,18 +74,52 @@ class GrpcServer:
         Raises:
             OSError: An address can't be had.
         """
+        await self._listen(self._addresses)
+        loop = asyncio.get_running_loop()
         for url in self._addresses:
+            scheme, _, path = url.partition("://")
+            if scheme == "unix":
+                listen = partial(self._listen, (url,))
+                self._watches.append(loop.create_task(keep_there(path, listen)))
+
+    async def _listen(self, addresses: Sequence[str]) -> None:
+        """Serves on addresses, with a server of their own.
+
+        One that serves takes no further address. Where the file of a unix socket is gone, it goes
+        on for those who are in, at the price of a descriptor and a few KB.
+        """
+        server = self._made()
+        for url in addresses:
             scheme, _, rest = url.partition("://")
             target = f"unix:{rest}" if scheme == "unix" else rest
             if scheme == "tls" and self._certificates is not None:
-                bound = self._server.add_secure_port(target, self._certificates.credentials())
+                bound = server.add_secure_port(target, self._certificates.credentials())
             else:
-                bound = self._server.add_insecure_port(target)
+                bound = server.add_insecure_port(target)
             if not bound:
                 raise OSError(f"gRPC can't listen on {url}")
             if scheme == "unix":
                 os.chmod(rest, 0o600)
-        await self._server.start()
+        await server.start()
+        self._servers.append(server)
+
+    def _made(self) -> grpc.aio.Server:
+        """A server that has no address yet; all of them together keep to what is held and read."""
+        server = grpc.aio.server(
+            interceptors=(self._reading,),
+            options=self._options,
+            maximum_concurrent_rpcs=self._calls,
+        )
+        inference = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+        health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        stubs.add_GRPCInferenceServiceServicer_to_server(
+            InferenceService(self._service, self._callers, self._held), server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(
+            HealthService(self._service, (inference,)), server
+        )
+        reflection.enable_server_reflection((inference, health, reflection.SERVICE_NAME), server)
+        return server
 
     def reload(self, access: Access) -> None:
         """Takes over who may come in; handshakes from now on use the certificates of now."""
@@ -102,7 +129,9 @@ class GrpcServer:
 
     async def drain(self, seconds: float) -> None:
         """Begins nothing new, and waits for what is under way."""
-        await self._server.stop(seconds)
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*(server.stop(seconds) for server in self._servers))
 
 
 class _Certificates:

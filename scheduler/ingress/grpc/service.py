@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -31,6 +32,8 @@ from scheduler.ingress.oip.metadata import (
     statistics_of,
 )
 from scheduler.ingress.oip.outcomes import Refusal, refusal_of
+from scheduler.ingress.oip.pace import Pace
+from scheduler.ingress.oip.request import InferRequest, ReadRegion
 from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Tenant
 
@@ -73,6 +76,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         self._box = service.box
         self._callers = callers
         self._admin = Admin(service)
+        self._pace = Pace()
 
     async def abort(self, context: Any, error: BaseException) -> None:
         """Ends a call with an error."""
@@ -200,6 +204,15 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         finally:
             self._held.release(tenant, held)
 
+    async def _parsed(self, message: Any, tenant: Tenant, reader: ReadRegion) -> InferRequest:
+        """The request that a message is; typed values are worked out one by one, and take long."""
+        self._pace.note(tenant)
+        typed_bytes = 0 if message.raw_input_contents else message.ByteSize()
+        if not self._pace.holds(tenant, typed_bytes):
+            return parsed(message, reader)
+        async with self._pace.turn(tenant) as waited_ns:
+            return replace(parsed(message, reader), waited_ns=waited_ns)
+
     async def _inferred(
         self,
         message: Any,
@@ -215,7 +228,8 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         tenant.check_model(message.model_name)
         named = message.model_name, message.model_version
         info = self._box.known(*named) or await self._box.model(*named)
-        request = parsed(message, service.memory.reader(tenant, service.body_bytes, hold))
+        reader = service.memory.reader(tenant, service.body_bytes, hold)
+        request = await self._parsed(message, tenant, reader)
         if request.encoded:
             self._box.check_rested(tenant)
             request = await asyncio.to_thread(restored, info, request, service.body_bytes)

@@ -18,6 +18,7 @@ from scheduler.ingress.held import Held
 from scheduler.ingress.http.connection import Connection, Turn
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.oip.callers import tenant_of
+from scheduler.ingress.seats import Seats
 from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
 from scheduler.tenants import OWNER, Access, Tenant
 
@@ -78,6 +79,7 @@ class HttpDoor:
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._idle: OrderedDict[Connection, float] = OrderedDict()
+        self._seats: Seats[Connection] = Seats(limits.connections)
         self.held = Held(limits.held_bytes)
         self._sweep = self._loop.call_later(limits.idle_s / 4, self._close_idle)
 
@@ -103,16 +105,26 @@ class HttpDoor:
         """Counts a connection out."""
         self._connections.discard(connection)
         self._idle.pop(connection, None)
+        self._seats.leave(connection)
 
     def idle(self, connection: Connection) -> None:
         """Nothing is under way on a connection."""
         if connection in self._connections:
             self._idle[connection] = time.monotonic()
             self._idle.move_to_end(connection)
+            self._seats.leave(connection)  # it makes room where that is wanted
 
     def busy(self, connection: Connection) -> None:
         """Something is."""
         self._idle.pop(connection, None)
+
+    def seat(self, connection: Connection, tenant: Tenant) -> None:
+        """Counts a connection as a tenant's until nothing is under way on it.
+
+        Raises:
+            Overloaded: The tenant is busy on as many as it may.
+        """
+        self._seats.take(connection, tenant)
 
     def caller_of(self, transport: asyncio.BaseTransport) -> Caller:
         """What is known of the other end before it has said anything."""

@@ -7,19 +7,21 @@ import contextlib
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from scheduler.errors import LaxityError, Unavailable
 from scheduler.ingress.http.coding import accepted_coding, decoded, encoded
 from scheduler.ingress.http.connection import Turn
-from scheduler.ingress.http.inference import answer, parsed
+from scheduler.ingress.http.inference import answer, json_size, parsed
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response, as_refusal
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred
 from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
+from scheduler.ingress.oip.pace import Pace
 from scheduler.ingress.oip.request import InferRequest
 from scheduler.ingress.oip.service import Service
 
@@ -120,6 +122,7 @@ class InferTurns:
         self._turns = turns
         self._service = turns.service
         self._limits = limits
+        self._pace = Pace()
 
     def serve(self, turn: Turn, model: str, version: str) -> None:
         """Answers one request; without a task where the model is known and nothing is coded."""
@@ -127,12 +130,16 @@ class InferTurns:
         if service.draining:
             self._turns.refuse(turn, Unavailable("the box is shutting down"))
             return
+        self._pace.note(turn.request.tenant)
         info = service.box.known(model, version)
         if info is None or "content-encoding" in headers:
             self._turns.start(turn, self._prepare(turn, model, version))
             return
         try:
-            self._begin(turn, info, version, turn.request.body)
+            if self._is_long(turn):
+                self._turns.start(turn, self._begin_in_turn(turn, info, version))
+            else:
+                self._begin(turn, info, version, turn.request.body)
         except Exception as error:
             self._turns.refuse(turn, error)
 
@@ -144,7 +151,19 @@ class InferTurns:
         if coding := request.headers.get("content-encoding"):
             box.check_rested(request.tenant)
             turn.take_body(await self._decoded(request.body, coding))
-        self._begin(turn, info, version, request.body)
+        if self._is_long(turn):
+            await self._begin_in_turn(turn, info, version)
+        else:
+            self._begin(turn, info, version, request.body)
+
+    def _is_long(self, turn: Turn) -> bool:
+        request = turn.request
+        size = json_size(request.headers, len(request.body)) or 0
+        return self._pace.holds(request.tenant, size)
+
+    async def _begin_in_turn(self, turn: Turn, info: ModelInfo, version: str) -> None:
+        async with self._pace.turn(turn.request.tenant) as waited_ns:
+            self._begin(turn, info, version, turn.request.body, waited_ns)
 
     async def _decoded(self, body: memoryview, coding: str) -> memoryview:
         limit = self._limits.body_bytes
@@ -154,12 +173,15 @@ class InferTurns:
         whole: memoryview = await self._turns.apart(decoded, body, coding, limit)
         return whole
 
-    def _begin(self, turn: Turn, info: ModelInfo, version: str, body: memoryview) -> None:
+    def _begin(
+        self, turn: Turn, info: ModelInfo, version: str, body: memoryview, waited_ns: int = 0
+    ) -> None:
         service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
 
         tenant.check_model(info.name)
         reader = service.memory.reader(tenant, service.body_bytes, turn.hold_beside)
         request = parsed(info, version, headers, body, self._limits.json_bytes, reader)
+        request = replace(request, waited_ns=waited_ns) if waited_ns else request
         if request.encoded:
             service.box.check_rested(tenant)
             self._turns.start(turn, self._restore(turn, info, request))

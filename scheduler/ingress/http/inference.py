@@ -66,7 +66,7 @@ def parsed(
         InvalidInput: It does not follow the protocol.
         TooLarge: A part is beyond a limit.
     """
-    size = _json_size(headers, len(body))
+    size = json_size(headers, len(body))
     if size is None:
         return _raw_request(info, version, body)
     if size > json_limit:
@@ -156,7 +156,7 @@ def _json_data(output: OutputTensor) -> Any:
     return np.ascontiguousarray(output.array).reshape(-1)
 
 
-def _json_size(headers: Mapping[str, str], body_size: int) -> int | None:
+def json_size(headers: Mapping[str, str], body_size: int) -> int | None:
     """The size of the JSON; None in raw mode, where there is no JSON."""
     said = headers.get(HEADER_LENGTH)
     if said is None:

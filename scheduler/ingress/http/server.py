@@ -13,6 +13,7 @@ from scheduler.ingress.http.door import HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.routes import Routes
 from scheduler.ingress.oip.service import Service
+from scheduler.ingress.unix_door import UnixDoor
 from scheduler.tenants import Access
 
 _PIPELINED = 32
@@ -46,15 +47,16 @@ class HttpServer:
         self._context = (
             server_context(config.tls, ("http/1.1",)) if config.tls is not None else None
         )
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.AbstractServer | UnixDoor] = []
 
     async def open(self) -> None:
         """Listens."""
         loop = asyncio.get_running_loop()
         for listening, address in self._sockets:
             tls = self._context if address.startswith("tls://") else None
+            server: asyncio.AbstractServer | UnixDoor
             if listening.family == AF_UNIX:
-                server = await loop.create_unix_server(self._door, sock=listening)
+                server = await UnixDoor(self._door, listening.getsockname(), listening).open()
             else:
                 timeout = HANDSHAKE_S if tls is not None else None
                 server = await loop.create_server(

@@ -72,6 +72,7 @@ class InferRequest:
         binary: Whether outputs that are not listed go as bytes.
         encoded: Inputs that came in a smaller form, by name; `oip.encoded` has them back.
         restore_ns: How long that took.
+        waited_ns: How long it waited for its turn to be read, as long ones do; `oip.pace`.
     """
 
     model: str
@@ -83,6 +84,7 @@ class InferRequest:
     binary: bool = False
     encoded: dict[str, EncodedInput] = field(default_factory=dict)
     restore_ns: int = 0
+    waited_ns: int = 0
 
 
 def integer(parameters: Parameters, name: str, default: int = 0) -> int:

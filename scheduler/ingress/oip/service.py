@@ -65,7 +65,7 @@ class Service:
         given_ms = deadline_ms(parameters, headers, grpc_s, model, tenant, self.defaults)
         return Terms(
             tenant,
-            left_ms(given_ms, request.restore_ns),
+            left_ms(given_ms, request.waited_ns + request.restore_ns),
             priority(parameters, headers),
             flag(parameters, headers, "accept_late"),
             is_exact(request, headers),
