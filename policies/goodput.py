@@ -13,8 +13,9 @@ Rule, in seven parts:
 
   where slack is how much earlier than its deadline a request would be done, and scale is a
   share of the longest of these batches. What is urgent goes before what can wait; among equally
-  urgent things, and where not everything can be served, what gives most per device-second. What
-  others lose behind a batch of that size, and would not behind another, is taken off its worth.
+  urgent things, and where not everything can be served, what gives most per device-second. Under
+  overload what can wait is worth more, since its time is scarce (`policies.scarcity`). What others
+  lose behind a batch of that size, and would not behind another, is taken off its worth.
 * Bunches (`policies.gathering`). Where what comes while nothing waits is mostly followed by more at
   once, as from cameras that are triggered together, and not all was in time lately, it is held for
   a tenth of its batch's time.
@@ -49,6 +50,7 @@ from policies.buying import price, purchases
 from policies.displacing import Displacement
 from policies.gathering import Gathering
 from policies.outlook import Bid, Outlook
+from policies.scarcity import Scarcity
 from policies.serving import Candidate, candidates, fill, order
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.queues import ClassQueue
@@ -103,6 +105,7 @@ class Alone:
         self.admission = Admission(self._outlook)
         self._gathering = Gathering(self._outlook)
         self._displacement = Displacement(self._outlook, self.admission)
+        self._scarcity = Scarcity(self._outlook, self.admission)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
@@ -110,6 +113,7 @@ class Alone:
         arrivals = view.arrivals
         self._gathering.look(arrivals)
         self._displacement.look()
+        self._scarcity.look()
         yield from self._refusals(arrivals)
         if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)
@@ -129,7 +133,10 @@ class Alone:
             refusal = self.admission.refusal(request)
             self._displacement.came(request)
             refusal = refusal or self._displacement.refusal(request)
-            if refusal is not None:
+            if refusal is None:
+                self._scarcity.came()
+            else:
+                self._scarcity.missed(request)
                 self._gathering.missed()
                 if self._outlook.some_dear and self._is_possible(request):
                     self._fell_short()
@@ -157,6 +164,8 @@ class Alone:
             return
         dropped = [drop.request for drop in drops]
         self.admission.broken(dropped)
+        for request in dropped:
+            self._scarcity.missed(request)
         self._gathering.missed()
         self._fell_short()
         offers = self.admission.counter_offers(dropped)
@@ -227,7 +236,7 @@ class Alone:
         scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
         excess = self._displacement.excess(found)
         ranked = [
-            (_worth(candidate, scale_ns, cost), candidate)
+            (self._worth(candidate, scale_ns, cost), candidate)
             for candidate, cost in zip(found, excess, strict=True)
         ]
         best = self._best(ranked)
@@ -238,6 +247,22 @@ class Alone:
             if not self._harms(choice) or self._harms(best, best.priority):
                 best = choice
         return best
+
+    def _worth(self, candidate: Candidate, scale_ns: float, cost: float) -> _Worth:
+        """What a batch is worth per nanosecond of its target; the more urgent one breaks a tie.
+
+        Args:
+            candidate: The batch.
+            scale_ns: How much slack makes a request less urgent by a factor of e.
+            cost: What it is worth less because of others.
+        """
+        done_ns = candidate.done_ns
+        weights = [request.weight for request in candidate.batch]
+        urgency = [exp((done_ns - request.deadline_ns) / scale_ns) for request in candidate.batch]
+        worth = sum([w * (u + CALM) for w, u in zip(weights, urgency, strict=True)]) - cost
+        if saved := self._scarcity.saved(candidate.queue.kind, weights):
+            worth += sum([(1 - u) * s for u, s in zip(urgency, saved, strict=True)])
+        return worth / candidate.latency_ns, -candidate.deadline_ns
 
     def _best(self, ranked: list[_Ranked]) -> Candidate:
         """That which is worth most; of the preferred variants, unless others miss by it."""
@@ -319,19 +344,3 @@ def _is_own(target: TargetState) -> bool:
 
 def _costs_nothing(target: TargetState) -> bool:
     return not target.spec.is_dear
-
-
-def _worth(candidate: Candidate, scale_ns: float, cost: float) -> _Worth:
-    """What a batch is worth per nanosecond of its target; the more urgent one breaks a tie.
-
-    Args:
-        candidate: The batch.
-        scale_ns: How much slack makes a request less urgent by a factor of e.
-        cost: What it is worth less because of others.
-    """
-    done_ns = candidate.done_ns
-    worth = [
-        request.weight * (exp((done_ns - request.deadline_ns) / scale_ns) + CALM)
-        for request in candidate.batch
-    ]
-    return (sum(worth) - cost) / candidate.latency_ns, -candidate.deadline_ns

@@ -1,0 +1,72 @@
+"""What a device's time is worth while more comes than can be done.
+
+A request that could as well be served later needs its time then, and so do others. Who is served
+now in a batch that is full, anyway, saves it. So beside its urgency a request that can wait is
+worth what its time would earn with somebody else, as likely as that is wanted: the share of the
+requests that is missed, times their mean weight per time, times what it costs; its own weight at
+most.
+
+Source: the price of a resource that is scarce, as the dual of a linear program has it; here it is
+learned from what is refused or dropped.
+"""
+
+from __future__ import annotations
+
+from policies.admission import Admission
+from policies.outlook import Outlook
+from scheduler.core.policy import View
+from scheduler.core.requests import Request, RequestClass
+
+LEAST = 0.02
+"""While a smaller share is missed time has no price."""
+
+MEMORY = 1 / 128
+"""The part that one request has in the share that is missed."""
+
+PRICES = 1 / 32
+"""The part that one that is missed has in the price."""
+
+
+class Scarcity:
+    """Learns the price of time from what is missed.
+
+    Args:
+        outlook: What the targets could do.
+        admission: Knows what each class costs.
+    """
+
+    def __init__(self, outlook: Outlook, admission: Admission) -> None:
+        """Nothing has been missed."""
+        self._outlook = outlook
+        self._admission = admission
+        self._view: View | None = None
+        self._share = self._per_ns = 0.0
+
+    def look(self) -> None:
+        """Begins anew where the view is another one; to be called at each event."""
+        if self._outlook.view is not self._view:
+            self._view = self._outlook.view
+            self._share = self._per_ns = 0.0
+
+    def came(self) -> None:
+        """A request was admitted."""
+        self._share -= MEMORY * self._share
+
+    def missed(self, request: Request) -> None:
+        """One was refused, or dropped later."""
+        self._share = min(1.0, self._share + MEMORY)
+        cost_ns = self._admission.pace(request.kind).cost_ns
+        if cost_ns:
+            self._per_ns += PRICES * (request.weight / cost_ns - self._per_ns)
+
+    def saved(self, kind: RequestClass, weights: list[float]) -> list[float]:
+        """What it is worth that requests of a class need no time later; empty if nothing.
+
+        Args:
+            kind: Their class.
+            weights: What each is worth.
+        """
+        if self._share < LEAST:
+            return []
+        price = self._per_ns * self._admission.pace(kind).cost_ns
+        return [self._share * min(price, weight) for weight in weights]
