@@ -18,7 +18,13 @@ from edge_agent.open_files import allow_open_files
 from edge_agent.probing import probe_apart
 from edge_agent.ray_settings import set_ray_environment
 from edge_agent.rebirth import end_past_life
-from edge_agent.terminal import DeviceBars, on_signals, whole_lines
+from edge_agent.terminal import (
+    DeviceBars,
+    ignore_signals,
+    on_signals,
+    wait_for_signal,
+    whole_lines,
+)
 from scheduler.cli_help import COMMAND, examples
 from scheduler.config import Config, ConfigError, load_config
 
@@ -136,13 +142,14 @@ def _run(
             )
         if not stop.is_set():
             console.print("[green]Ready.[/green] Stop with SIGTERM or Ctrl-C.")
-        stop.wait()
+        wait_for_signal(stop)
         return _drain(agent, at_once)
     except AgentError as error:
         _complain(error)
         return 1
     finally:
         agent.stop()
+        ignore_signals()
 
 
 def _complain(problem: object) -> None:
@@ -171,7 +178,7 @@ def _drain(agent: Agent, at_once: threading.Event) -> int:
             at_once.set()
 
     threading.Thread(target=work, daemon=True).start()
-    at_once.wait()
+    wait_for_signal(at_once)
     return 0 if drained.is_set() else 1
 
 

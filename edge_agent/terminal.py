@@ -16,6 +16,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 _SAME_S = 0.3
 """Signals so close to the first say the same."""
 
+_LOOK_S = 0.5
+"""So often the main thread wakes for a signal that another thread was given."""
+
 
 class _Lasting(io.FileIO):
     """Drops what can't be written: a box serves on when the reader of its words is gone."""
@@ -70,6 +73,25 @@ def on_signals(stop: threading.Event, at_once: threading.Event) -> None:
     signal.signal(signal.SIGINT, handle)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
         signal.signal(signal.SIGHUP, handle)
+
+
+def wait_for_signal(event: threading.Event) -> None:
+    """Waits, in the main thread, for what a signal sets there.
+
+    The kernel may give the signal to any thread, as where the process had been stopped, and that
+    one does not wake this.
+    """
+    while not event.wait(_LOOK_S):
+        pass
+
+
+def ignore_signals() -> None:
+    """Lets no signal change the exit status of a process that has ended all it had.
+
+    Python gives up its handlers before it is gone.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class DeviceBars:

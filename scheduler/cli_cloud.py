@@ -123,7 +123,7 @@ def _record(config: ApplicationConfig) -> Record | None:
 
 def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
     from edge_agent.cloud.deployment import Deployment
-    from edge_agent.terminal import DeviceBars, on_signals
+    from edge_agent.terminal import DeviceBars, on_signals, wait_for_signal
 
     stop = threading.Event()
     on_signals(stop, stop)
@@ -139,7 +139,7 @@ def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
         if leave and not stop.is_set():
             deployment.leave()
             return
-        stop.wait()
+        wait_for_signal(stop)
         console.print("Ending; requests that were accepted finish first.")
     except BaseException:
         deployment.stop()
