@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.findings import Finding, Surroundings
-from workers.kernel_files import text_of
+from workers.kernel_files import standing, text_of
 
 _LOOK_S = 0.5
 """How long it is looked who computes beside the box."""
@@ -94,10 +94,11 @@ def _look(root: Path) -> Look:
     ticks = [int(field) for field in first.split()[1:9]]
     by_pid: dict[int, tuple[int, str]] = {}
     for folder in (root / "proc").glob("[0-9]*"):
-        said = (text_of(folder / "stat") or "").rpartition(")")[2].split()
+        pid = int(folder.name)
+        stood = standing(pid, root)
         command = (text_of(folder / "cmdline") or "").replace("\0", " ")
-        if len(said) > 12 and command:  # threads of the kernel have no command line
-            by_pid[int(folder.name)] = int(said[11]) + int(said[12]), command
+        if stood is not None and command:  # threads of the kernel have no command line
+            by_pid[pid] = stood.cpu_ticks, command
     return Look(sum(ticks), ticks[7] if len(ticks) > 7 else 0, by_pid)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 
 def text_of(path: Path) -> str | None:
@@ -19,4 +20,31 @@ def number_of(path: Path) -> int | None:
     try:
         return int(text) if text else None
     except ValueError:
+        return None
+
+
+class Standing(NamedTuple):
+    """What the kernel says of a process.
+
+    Attributes:
+        state: Its main thread's, as a letter of proc(5).
+        cpu_ticks: What all its threads have computed, in clock ticks.
+    """
+
+    state: str
+    cpu_ticks: int
+
+
+def standing(pid: int, root: Path = Path("/")) -> Standing | None:
+    """How a process stands now; None where that can't be known.
+
+    Args:
+        pid: Its number.
+        root: Where `/proc` is found.
+    """
+    # What is in front, the name in brackets, may hold blanks and brackets itself.
+    fields = (text_of(root / f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+    try:
+        return Standing(fields[0], int(fields[11]) + int(fields[12]))
+    except (ValueError, IndexError):
         return None

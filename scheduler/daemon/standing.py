@@ -1,31 +1,8 @@
-"""How a process of this machine stands that says nothing: stopped, waiting, or busy."""
+"""Why a process of this machine may say nothing: stopped, waiting, or busy."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
-
-
-class Standing(NamedTuple):
-    """What the kernel says of a process.
-
-    Attributes:
-        state: Its main thread's, as a letter of proc(5).
-        cpu_ticks: What all its threads have computed, in clock ticks.
-    """
-
-    state: str
-    cpu_ticks: int
-
-
-def standing(pid: int) -> Standing | None:
-    """How a process stands now; None where that can't be known."""
-    try:
-        # What is in front, the name in brackets, may hold blanks and brackets itself.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return Standing(fields[0], int(fields[11]) + int(fields[12]))
-    except (OSError, ValueError, IndexError):
-        return None
+from workers.kernel_files import Standing
 
 
 def why_silent(pid: int, before: Standing | None, now: Standing | None) -> str:

@@ -15,9 +15,10 @@ import structlog
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.link import LinkListener
-from scheduler.daemon.standing import Standing, standing, why_silent
+from scheduler.daemon.standing import why_silent
 from scheduler.daemon.submission import Submission
 from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, alike, encode
+from workers.kernel_files import Standing, standing
 from workers.link import (
     LINK_LIMITS,
     SOCKET_BYTES,

@@ -13,10 +13,11 @@ import pytest
 
 from scheduler.daemon import worker_link
 from scheduler.daemon.link import LinkListener
-from scheduler.daemon.standing import standing, why_silent
+from scheduler.daemon.standing import why_silent
 from scheduler.daemon.worker_link import WorkerLink
 from scheduler.wire import encode
 from tests.waiting import PATIENCE_S, eventually
+from workers.kernel_files import standing
 
 TELEMETRY = encode({"t": "telemetry", "reading": {}})[0]
 
