@@ -40,7 +40,7 @@ from operator import itemgetter
 from policies.admission import Admission
 from policies.outlook import Bid, Outlook
 from policies.serving import Candidate
-from scheduler.core.policy import Drop, Place, View, Wake
+from scheduler.core.policy import Drop, Place, Wake
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.sizes import step_of
 
@@ -115,10 +115,6 @@ class Displacement:
         """Has seen nothing come."""
         self._outlook = outlook
         self._admission = admission
-        self._view: View | None = None
-        self._forget()
-
-    def _forget(self) -> None:
         self._came: deque[_Came] = deque(maxlen=RECENT)
         self._uncounted = 0
         self._groups: list[_Alike] = []
@@ -133,12 +129,8 @@ class Displacement:
 
     def look(self) -> None:
         """Counts what came before; to be called at each event."""
-        view = self._outlook.view
-        if view is not self._view:
-            self._view = view
-            self._forget()
         if self._uncounted >= LEAST and self._uncounted * PART >= len(self._came):
-            self._count(view.now_ns)  # what came together may have been served by now
+            self._count(self._outlook.view.now_ns)  # what came together may have been served by now
 
     def came(self, request: Request) -> None:
         """A request has come; to be called after admission has looked at it."""
@@ -242,14 +234,13 @@ class Displacement:
         """
         if max([each.latency_ns for each in found]) <= self._least_slack_ns:
             return [0.0] * len(found)
+        self._admission.look()
         target_id = found[0].bid.target_id
-        others = [(share, each) for each in self._groups if (share := self._share(each, target_id))]
         lost: list[float] = []
         least: dict[tuple[RequestClass, str], float] = {}
         for each in found:
-            length_ns, priority = each.latency_ns, each.priority
-            losses = [part * of.lost(length_ns) for part, of in others if of.priority <= priority]
-            lost.append(LIKELY * sum(losses) / self._since_ns())
+            others = [other for other in self._groups if other.priority <= each.priority]
+            lost.append(LIKELY * self._lost(others, target_id, each.latency_ns))
             key, per_request = (each.queue.kind, each.offer.variant), lost[-1] / len(each.batch)
             least[key] = min(per_request, least.get(key, per_request))
         return [
@@ -266,16 +257,16 @@ class Displacement:
         step = step_of(int(cost_ns))
         return [each for each in self._groups if each.step < step and each.priority <= priority]
 
-    def _lost(self, cheaper: list[_Alike], target_id: str, length_ns: int) -> float:
+    def _lost(self, others: list[_Alike], target_id: str, length_ns: int) -> float:
         """What is lost behind a run of a length on a target."""
-        lost = sum([self._share(each, target_id) * each.lost(length_ns) for each in cheaper])
+        lost = sum([self._share(each, target_id) * each.lost(length_ns) for each in others])
         return lost / self._since_ns()
 
     def _share(self, alike: _Alike, target_id: str) -> float:
         """The part of a target in the rate at which what is alike is served."""
         if target_id not in alike.target_ids:
             return 0.0
-        return _shares(self._outlook.bids(alike.kind)).get(target_id, 0.0)
+        return self._admission.pace(alike.kind).parts().get(target_id, 0.0)
 
     def _fits(self, cheaper: list[_Alike], own_id: str, busy: Container[str] = ()) -> bool:
         """Whether what is cheaper has room beside one more run on a target, if others are busy."""
@@ -283,22 +274,15 @@ class Displacement:
         for each in cheaper:
             if own_id in each.target_ids:
                 work_ns += each.work_ns
-                bids = self._outlook.bids(each.kind)
-                shares = _shares(bids)
+                pace = self._admission.pace(each.kind)
+                parts = pace.parts()
                 left = 0.0
-                for bid in bids:
+                for bid in pace.bids:
                     if bid.target_id not in busy:
                         lanes = bid.target.spec.width - (bid.target_id == own_id)
-                        left += lanes * shares[bid.target_id]
+                        left += lanes * parts[bid.target_id]
                 room = min(room, left)
         return work_ns <= FIT * room * self._since_ns()
 
     def _since_ns(self) -> int:
         return max(1, self._outlook.view.now_ns - self._came[0][0])
-
-
-def _shares(bids: list[Bid]) -> dict[str, float]:
-    """By target the part of one batch at a time there in the rate at which all serve a class."""
-    rates = {bid.target_id: 1 / bid.one_ns() for bid in bids}
-    whole = sum([bid.target.spec.width * rates[bid.target_id] for bid in bids])
-    return {target_id: rate / whole for target_id, rate in rates.items()}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from policies.outlook import Outlook
 from policies.serving import Candidate
-from scheduler.core.policy import View, Wake
+from scheduler.core.policy import Wake
 from scheduler.core.requests import Request
 
 SHARE = 0.1
@@ -49,10 +49,6 @@ class Gathering:
     def __init__(self, outlook: Outlook) -> None:
         """Has seen nothing come."""
         self._outlook = outlook
-        self._view: View | None = None
-        self._forget()
-
-    def _forget(self) -> None:
         self._odds = UNKNOWN
         self._first_ns = -1
         self._soon_ns: int | None = None
@@ -68,12 +64,9 @@ class Gathering:
         Args:
             arrivals: Those of the view.
         """
-        view = self._outlook.view
-        if view is not self._view:
-            self._view = view
-            self._forget()
         if not arrivals:
             return
+        view = self._outlook.view
         if self._soon_ns is not None:
             followed = view.now_ns <= self._soon_ns
             self._odds += MEMORY * (followed - self._odds)

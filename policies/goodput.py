@@ -103,17 +103,21 @@ class Alone:
         self._free = Apart(quantile, _costs_nothing)
         self._short_until_ns = -1
         self.admission = Admission(self._outlook)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing has come, and nothing been missed."""
         self._gathering = Gathering(self._outlook)
         self._displacement = Displacement(self._outlook, self.admission)
-        self._scarcity = Scarcity(self._outlook, self.admission)
+        self._scarcity = Scarcity(self.admission)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
-        self._outlook.look(view)
+        if self._outlook.look(view):
+            self._begin()
         arrivals = view.arrivals
         self._gathering.look(arrivals)
         self._displacement.look()
-        self._scarcity.look()
         yield from self._refusals(arrivals)
         if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)

@@ -76,9 +76,15 @@ class Outlook:
         self._ones: dict[RequestClass, list[tuple[str, int]]] = {}
         self._ones_epoch = -1
 
-    def look(self, view: View) -> None:
-        """Takes in what has changed; to be called at an event and after every placement."""
-        if self._seen is None or self._seen[0] is not view or self._seen[1] != view.fleet_epoch:
+    def look(self, view: View) -> bool:
+        """Takes in what has changed; to be called at an event and after every placement.
+
+        Returns:
+            Whether the view is another one, of another scheduler: nothing is known of it.
+        """
+        seen, epoch = self._seen or (None, -1)
+        is_other = seen is not view
+        if is_other or epoch != view.fleet_epoch:
             self.view = view
             self._seen = view, view.fleet_epoch
             self._bids.clear()
@@ -93,6 +99,7 @@ class Outlook:
             start_ns = view.start_ns(target)
             if start_ns is not None:
                 starts[target_id] = start_ns
+        return is_other
 
     def bids(self, kind: RequestClass) -> list[Bid]:
         """What the targets offer to a class."""

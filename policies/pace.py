@@ -29,6 +29,7 @@ class Pace:
         self._version = self._versions()
         self.full = max([curve.batch_sizes[-1] for curve in self._curves], default=1)
         self._shares_ns: dict[int, float] = {}
+        self._parts: dict[str, float] = {}
         self.cost_ns = self.share_ns(self.full)
         longest = [curve.ladder(0.5).latency_ns[-1] for curve in self._curves]
         self.longest_ns = max(longest, default=0)
@@ -53,6 +54,15 @@ class Pace:
                 rate += bid.target.spec.width * best
             share = self._shares_ns[count] = 1 / rate if rate else 0.0
         return share
+
+    def parts(self) -> dict[str, float]:
+        """By target the part of one batch at a time there in the rate at which all serve it."""
+        if not self._parts and self.bids:
+            rates = [1 / one_ns for one_ns in self._ones_ns]
+            widths = [bid.target.spec.width for bid in self.bids]
+            whole = sum([width * rate for width, rate in zip(widths, rates, strict=True)])
+            self._parts = {at: rate / whole for at, rate in zip(self.ids, rates, strict=True)}
+        return self._parts
 
     def ready_ns(self, starts_ns: Mapping[str, int], work_ns: float) -> float:
         """When the targets, from when they can start on, have done so much more work together.

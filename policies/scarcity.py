@@ -13,8 +13,6 @@ learned from what is refused or dropped.
 from __future__ import annotations
 
 from policies.admission import Admission
-from policies.outlook import Outlook
-from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 
 LEAST = 0.02
@@ -31,22 +29,13 @@ class Scarcity:
     """Learns the price of time from what is missed.
 
     Args:
-        outlook: What the targets could do.
         admission: Knows what each class costs.
     """
 
-    def __init__(self, outlook: Outlook, admission: Admission) -> None:
+    def __init__(self, admission: Admission) -> None:
         """Nothing has been missed."""
-        self._outlook = outlook
         self._admission = admission
-        self._view: View | None = None
         self._share = self._per_ns = 0.0
-
-    def look(self) -> None:
-        """Begins anew where the view is another one; to be called at each event."""
-        if self._outlook.view is not self._view:
-            self._view = self._outlook.view
-            self._share = self._per_ns = 0.0
 
     def came(self) -> None:
         """A request was admitted."""

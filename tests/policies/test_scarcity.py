@@ -33,9 +33,7 @@ def policy() -> Goodput:
 @pytest.fixture
 def scarcity(policy: Goodput) -> Scarcity:
     """One of which nothing is known to be missed."""
-    scarcity = Scarcity(policy._outlook, policy.admission)
-    scarcity.look()
-    return scarcity
+    return Scarcity(policy.admission)
 
 
 def miss(scarcity: Scarcity, count: int, weight: float = 1.0) -> None:
