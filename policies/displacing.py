@@ -33,9 +33,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from operator import itemgetter
+from operator import itemgetter, mul
 
 from policies.admission import Admission
 from policies.outlook import Bid, Outlook
@@ -68,39 +67,53 @@ _first = itemgetter(0)
 _Shared = tuple[int, int, frozenset[str]]
 """A priority, the step of a cost per weight, and who serves what has them."""
 
-_Came = tuple[int, int, float, float, _Shared, RequestClass, float]
-"""When one came that could be in time by itself, how long it could wait, its weight, its cost, what
-it shares with others, its class, and what had been served before."""
 
-
-@dataclass(frozen=True, slots=True)
 class _Alike:
     """Requests of one priority and cost, for the same targets, that came lately.
 
-    Attributes:
+    Args:
         priority: Theirs.
         step: The step of their cost per weight.
         target_ids: Who serves them.
-        kind: The class of one of them.
+
+    Attributes:
+        kind: The class of the last of them.
+        came: How long each could have waited, its worth beyond what it cost, and its cost; only
+            while they are counted.
         slack_ns: How long each could have waited, ascending.
-        worth: What so many of the first of them were worth beyond what they cost.
-        slack_worth: The same, each times its slack.
         work_ns: The time of all targets together that they needed.
     """
 
-    priority: int
-    step: int
-    target_ids: frozenset[str]
     kind: RequestClass
-    slack_ns: list[int]
-    worth: list[float]
-    slack_worth: list[float]
-    work_ns: float
+
+    def __init__(self, priority: int, step: int, target_ids: frozenset[str]) -> None:
+        self.priority = priority
+        self.step = step
+        self.target_ids = target_ids
+        self.came: list[tuple[int, float, float]] = []
+        self.slack_ns: tuple[int, ...] = ()
+        self.work_ns = 0.0
+        self._worth: list[float] = []
+        self._slack_worth: list[float] = []
+
+    def count(self) -> None:
+        """Takes in who came."""
+        self.came.sort()
+        self.slack_ns, worth, cost_ns = zip(*self.came, strict=True)
+        self._worth = list(accumulate(worth, initial=0.0))
+        self._slack_worth = list(accumulate(map(mul, self.slack_ns, worth), initial=0.0))
+        self.work_ns = sum(cost_ns)
+        self.came = []
 
     def lost(self, length_ns: int) -> float:
         """What is lost behind a run of a length, times the time in which they came."""
         count = bisect_right(self.slack_ns, length_ns)
-        return length_ns * self.worth[count] - self.slack_worth[count]
+        return length_ns * self._worth[count] - self._slack_worth[count]
+
+
+_Came = tuple[int, int, float, float, _Alike, float]
+"""When one came that could be in time by itself, how long it could wait, its weight, its cost, who
+is like it, and what had been served before."""
 
 
 class Displacement:
@@ -118,6 +131,7 @@ class Displacement:
         self._came: deque[_Came] = deque(maxlen=RECENT)
         self._uncounted = 0
         self._groups: list[_Alike] = []
+        self._known: dict[_Shared, _Alike] = {}
         self._least_slack_ns = _ANY_NS
         self._worth = 0.0
 
@@ -135,32 +149,30 @@ class Displacement:
     def came(self, request: Request) -> None:
         """A request has come; to be called after admission has looked at it."""
         now_ns, kind, weight = self._outlook.view.now_ns, request.kind, request.weight
-        slack_ns = request.deadline_ns - now_ns - self._outlook.least_ns(kind)
         pace = self._admission.pace(kind)
-        cost_ns = pace.cost_ns
+        slack_ns, cost_ns = request.deadline_ns - now_ns - pace.least_ns, pace.cost_ns
         if slack_ns >= 0 and cost_ns:
-            alike = request.priority, step_of(int(cost_ns / weight)), pace.target_ids
-            self._came.append((now_ns, slack_ns, weight, cost_ns, alike, kind, self._worth))
+            shared = request.priority, step_of(int(cost_ns / weight)), pace.target_ids
+            alike = self._known.get(shared)
+            if alike is None:
+                alike = self._known[shared] = _Alike(*shared)
+            alike.kind = kind
+            self._came.append((now_ns, slack_ns, weight, cost_ns, alike, self._worth))
             self._uncounted += 1
 
     def _count(self, now_ns: int) -> None:
         self._uncounted = 0
         first_ns, *_, worth = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
-        found: dict[_Shared, list[tuple[int, float, float]]] = {}
-        kinds: dict[_Shared, RequestClass] = {}
-        for _, slack_ns, weight, cost_ns, alike, kind, _ in self._came:
-            net = max(0.0, weight - worth_per_ns * cost_ns)
-            found.setdefault(alike, []).append((slack_ns, net, cost_ns))
-            kinds[alike] = kind
-        self._groups = []
-        for alike, each in found.items():
-            each.sort()
-            worths = list(accumulate([net for _, net, _ in each], initial=0.0))
-            slack_worths = list(accumulate([slack * net for slack, net, _ in each], initial=0.0))
-            slacks_ns, work_ns = [slack for slack, _, _ in each], sum([ns for _, _, ns in each])
-            of = _Alike(*alike, kinds[alike], slacks_ns, worths, slack_worths, work_ns)
-            self._groups.append(of)
+        groups: dict[_Alike, None] = {}
+        for _, slack_ns, weight, cost_ns, alike, _ in self._came:
+            net = weight - worth_per_ns * cost_ns
+            alike.came.append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
+            groups[alike] = None
+        self._groups = list(groups)
+        self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
+        for each in groups:
+            each.count()
         self._least_slack_ns = min([each.slack_ns[0] for each in self._groups])
 
     # -- what it would lose

@@ -61,6 +61,9 @@ CALM = 0.05
 """What a request is worth that has all the time in the world, as a share of an urgent one: so
 that a backlog without urgent deadlines is served in the batches that get most done."""
 
+LEAST_SCALE = 0.01
+"""With less of it nothing but the most urgent request would count."""
+
 RELIEF_NS = 1_000_000_000
 """For so long after something had to be refused, dropped or left to be late, costs don't count: the
 targets that cost nothing are not enough, whatever the plan says of what waits now."""
@@ -78,8 +81,9 @@ LOAD_NS = 500_000_000
 LEAST_IMPORTANT = 1 << 31
 """A priority after all others."""
 
-_Worth = tuple[float, int]
-_Ranked = tuple[_Worth, Candidate]
+_Ranked = tuple[tuple[float, int], Candidate]
+"""What a batch is worth per nanosecond of its target, its earliest deadline as a negative number,
+and the batch."""
 
 _rank = itemgetter(0)
 
@@ -95,8 +99,8 @@ class Alone:
 
     def __init__(self, quantile: float = 0.95, scale: float = 0.4) -> None:
         """Takes its options from the configuration."""
-        if not scale > 0:
-            raise ValueError(f"scale must be above 0, not {scale}")
+        if not scale >= LEAST_SCALE:
+            raise ValueError(f"scale must be at least {LEAST_SCALE}, not {scale}")
         self.quantile = quantile
         self.scale = scale
         self._outlook = Outlook(quantile)
@@ -238,11 +242,7 @@ class Alone:
         if len(found) == 1:
             return found[0]
         scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
-        excess = self._displacement.excess(found)
-        ranked = [
-            (self._worth(candidate, scale_ns, cost), candidate)
-            for candidate, cost in zip(found, excess, strict=True)
-        ]
+        ranked = self._ranked(found, scale_ns)
         best = self._best(ranked)
         priorities = [candidate.priority for candidate in found]
         first = min(priorities)
@@ -252,21 +252,39 @@ class Alone:
                 best = choice
         return best
 
-    def _worth(self, candidate: Candidate, scale_ns: float, cost: float) -> _Worth:
-        """What a batch is worth per nanosecond of its target; the more urgent one breaks a tie.
+    def _ranked(self, found: list[Candidate], scale_ns: float) -> list[_Ranked]:
+        """Each batch with what it is worth per nanosecond; the more urgent one breaks a tie.
+
+        One that begins with the requests of the one before it is reckoned on from there.
 
         Args:
-            candidate: The batch.
+            found: What could go next on one target.
             scale_ns: How much slack makes a request less urgent by a factor of e.
-            cost: What it is worth less because of others.
         """
-        done_ns = candidate.done_ns
-        weights = [request.weight for request in candidate.batch]
-        urgency = [exp((done_ns - request.deadline_ns) / scale_ns) for request in candidate.batch]
-        worth = sum([w * (u + CALM) for w, u in zip(weights, urgency, strict=True)]) - cost
-        if saved := self._scarcity.saved(candidate.queue.kind, weights):
-            worth += sum([(1 - u) * s for u, s in zip(urgency, saved, strict=True)])
-        return worth / candidate.latency_ns, -candidate.deadline_ns
+        ranked: list[_Ranked] = []
+        known: list[Request] = []
+        known_ns = deadline_ns = 0
+        calm = urgent = 0.0
+        for candidate, cost in zip(found, self._displacement.excess(found), strict=True):
+            batch, done_ns = candidate.batch, candidate.done_ns
+            if known and batch[: len(known)] == known:
+                fresh = batch[len(known) :]
+                urgent *= exp((done_ns - known_ns) / scale_ns)
+            else:
+                fresh, calm, urgent = batch, 0.0, 0.0
+                deadline_ns = batch[0].deadline_ns
+                price, wanted = self._scarcity.saved(candidate.queue.kind)
+            for request in fresh:
+                weight, due_ns = request.weight, request.deadline_ns
+                saved = wanted * (price if price < weight else weight)
+                calm += CALM * weight + saved
+                urgent += (weight - saved) * exp((done_ns - due_ns) / scale_ns)
+                if due_ns < deadline_ns:
+                    deadline_ns = due_ns
+            known, known_ns = batch, done_ns
+            worth = (calm + urgent - cost) / candidate.latency_ns
+            ranked.append(((worth, -deadline_ns), candidate))
+        return ranked
 
     def _best(self, ranked: list[_Ranked]) -> Candidate:
         """That which is worth most; of the preferred variants, unless others miss by it."""

@@ -18,6 +18,7 @@ class Pace:
         full: How many requests the largest batch holds.
         cost_ns: The time that all of them together need for each request in full batches.
         longest_ns: How long the longest batch takes.
+        least_ns: How long the fastest target takes for a single request.
     """
 
     def __init__(self, bids: list[Bid]) -> None:
@@ -33,6 +34,7 @@ class Pace:
         self.cost_ns = self.share_ns(self.full)
         longest = [curve.ladder(0.5).latency_ns[-1] for curve in self._curves]
         self.longest_ns = max(longest, default=0)
+        self.least_ns = min(self._ones_ns, default=0)
 
     def _versions(self) -> int:
         return sum([curve.version for curve in self._curves])

@@ -48,14 +48,16 @@ class Scarcity:
         if cost_ns:
             self._per_ns += PRICES * (request.weight / cost_ns - self._per_ns)
 
-    def saved(self, kind: RequestClass, weights: list[float]) -> list[float]:
-        """What it is worth that requests of a class need no time later; empty if nothing.
+    def saved(self, kind: RequestClass) -> tuple[float, float]:
+        """What it is worth that requests of a class need no time later.
 
         Args:
             kind: Their class.
-            weights: What each is worth.
+
+        Returns:
+            What the time of one would earn with somebody else, of which what it is worth itself is
+            the most that counts, and how likely it is wanted; 0 while hardly anything is missed.
         """
         if self._share < LEAST:
-            return []
-        price = self._per_ns * self._admission.pace(kind).cost_ns
-        return [self._share * min(price, weight) for weight in weights]
+            return 0.0, 0.0
+        return self._per_ns * self._admission.pace(kind).cost_ns, self._share

@@ -42,32 +42,27 @@ def miss(scarcity: Scarcity, count: int, weight: float = 1.0) -> None:
 
 
 def test_time_has_no_price_while_hardly_anything_is_missed(scarcity: Scarcity) -> None:
-    assert scarcity.saved(SHORT, [1.0]) == []
+    assert scarcity.saved(SHORT) == (0.0, 0.0)
     miss(scarcity, int(LEAST / MEMORY))
-    assert scarcity.saved(SHORT, [1.0]) == []
+    assert scarcity.saved(SHORT) == (0.0, 0.0)
 
 
 def test_what_takes_time_is_worth_what_others_missed_that_would_have_had_it(
     scarcity: Scarcity,
 ) -> None:
     miss(scarcity, 1_000)
-    assert scarcity.saved(SHORT, [5.0]) == pytest.approx([1.0], rel=0.01)
-    assert scarcity.saved(LONG, [5.0]) == pytest.approx([2.0], rel=0.01)
-
-
-def test_nothing_saves_more_than_it_is_worth(scarcity: Scarcity) -> None:
-    miss(scarcity, 1_000, weight=3.0)
-    assert scarcity.saved(SHORT, [0.5, 1.0, 9.0]) == pytest.approx([0.5, 1.0, 3.0], rel=0.01)
+    assert scarcity.saved(SHORT) == pytest.approx((1.0, 1.0), rel=0.01)
+    assert scarcity.saved(LONG) == pytest.approx((2.0, 1.0), rel=0.01)
 
 
 def test_it_counts_as_far_as_requests_are_missed(scarcity: Scarcity) -> None:
     miss(scarcity, 1_000)
     for _ in range(89):  # half of what was known is forgotten after so many
         scarcity.came()
-    assert scarcity.saved(SHORT, [5.0]) == pytest.approx([0.5], rel=0.01)
+    assert scarcity.saved(SHORT) == pytest.approx((1.0, 0.5), rel=0.01)
     for _ in range(1_000):
         scarcity.came()
-    assert scarcity.saved(SHORT, [5.0]) == []
+    assert scarcity.saved(SHORT) == (0.0, 0.0)
 
 
 def test_another_scheduler_has_prices_of_its_own() -> None:
@@ -76,7 +71,7 @@ def test_another_scheduler_has_prices_of_its_own() -> None:
         scheduler = Scheduler(policy)
         scheduler.handle(TargetUp(target("cpu:0", offer("short", base_ms=3, sizes=(1,)))), 0)
         scheduler.handle(Submitted((REQUEST,)), 0)
-        assert policy._scarcity.saved(SHORT, [1.0]) == []
+        assert policy._scarcity.saved(SHORT) == (0.0, 0.0)
         miss(policy._scarcity, 1_000)
 
 

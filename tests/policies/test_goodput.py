@@ -1,0 +1,66 @@
+"""What the default thinks that a batch is worth."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import exp
+from typing import ClassVar
+
+import pytest
+
+from policies import make_policy
+from policies.goodput import CALM, LEAST_SCALE, Alone
+from policies.serving import Candidate
+from replay.experiment import PolicyChoice
+from replay.scenarios import FOLDER, load_scenario
+
+
+class Reckoning(Alone):
+    """Notes every batch with what was thought of it, and what it is worth by the formula."""
+
+    reckoned: ClassVar[list[tuple[Candidate, float, float]]] = []
+
+    def _ranked(self, found, scale_ns):
+        ranked = super()._ranked(found, scale_ns)
+        costs = self._displacement.excess(found)
+        for ((worth, _), candidate), cost in zip(ranked, costs, strict=True):
+            plain = self._by_the_formula(candidate, scale_ns) - cost
+            self.reckoned.append((candidate, worth, plain / candidate.latency_ns))
+        return ranked
+
+    def _by_the_formula(self, candidate: Candidate, scale_ns: float) -> float:
+        price, wanted = self._scarcity.saved(candidate.queue.kind)
+        worth = 0.0
+        for request in candidate.batch:
+            urgency = exp((candidate.done_ns - request.deadline_ns) / scale_ns)
+            worth += request.weight * (urgency + CALM)
+            worth += (1 - urgency) * wanted * min(price, request.weight)
+        return worth
+
+
+@pytest.mark.parametrize("name", ["mixed-worth", "steep-batches"])
+def test_a_batch_is_worth_what_its_requests_are(name: str) -> None:
+    """Those of one class are reckoned on from each other where one begins with another."""
+    Reckoning.reckoned.clear()
+    choice = PolicyChoice.parse(f"{__name__}:Reckoning")
+    load_scenario(FOLDER / f"{name}.yaml").experiment(requests=2_000).simulate(choice, 1)
+    batches = [candidate.batch for candidate, *_ in Reckoning.reckoned]
+    assert len(batches) > 500
+    assert any(more[: len(less)] == less for less, more in pairwise(batches))
+    assert any(
+        one[0].kind == other[0].kind and one[0] is not other[0] for one, other in pairwise(batches)
+    )
+    for _, worth, plain in Reckoning.reckoned:
+        assert worth == pytest.approx(plain, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("scale", [0, -1, LEAST_SCALE / 2, float("nan")])
+def test_the_scale_has_a_least(scale: float) -> None:
+    with pytest.raises(ValueError, match=r"scale must be at least 0\.01"):
+        make_policy("goodput", scale=scale)
+
+
+def test_with_the_least_scale_the_most_urgent_go_first() -> None:
+    scenario = load_scenario(FOLDER / "load-0_8.yaml").experiment(requests=500)
+    choice = PolicyChoice.parse(f"goodput?scale={LEAST_SCALE}")
+    assert scenario.simulate(choice, 1).on_time_share() > 0.9
