@@ -96,7 +96,7 @@ def build_policy(
     except FOREIGN_FAULTS as error:  # or a value of an unfit type
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         told = f"with {given} it raised {type(error).__name__}: {error}"
-        told += "".join(f"; {key} is a number, as {usual}" for key, usual in _texts(factory, made))
+        told += "".join(f"; {key} is a number{usual}" for key, usual in _texts(factory, made))
         raise ValueError(f"policy {name!r}: {told}") from error
 
 
@@ -133,16 +133,17 @@ def _check_options(name: str, factory: PolicyFactory, given: Iterable[str]) -> N
             )
 
 
-def _texts(factory: PolicyFactory, given: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The options that are texts where numbers usually are, with what they usually are."""
+def _texts(factory: PolicyFactory, given: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The options that are texts where numbers are expected, with what they usually are."""
     try:
         parameters = signature(factory).parameters.values()
     except (TypeError, ValueError):
         return []  # as in `_check_options`
     return [
-        (each.name, each.default)
+        (each.name, "" if each.default is None else f", as {each.default}")
         for each in parameters
-        if isinstance(each.default, int | float) and isinstance(given.get(each.name), str)
+        if isinstance(given.get(each.name), str)
+        and (isinstance(each.default, int | float) or "float" in str(each.annotation))
     ]
 
 

@@ -69,12 +69,12 @@ class Admission:
             self._paces.clear()
             self._refused.clear()
             self.caution = Caution()
-        elif seen[1] != view.fleet_epoch:
+        elif seen[1] != self._outlook.epoch:
             self._paces.clear()
         elif seen[2] != view.curve_epoch:
             current = [(kind, pace) for kind, pace in self._paces.items() if pace.is_current()]
             self._paces = dict(current if len(current) < _KINDS else ())
-        now = view, view.fleet_epoch, view.curve_epoch
+        now = view, self._outlook.epoch, view.curve_epoch
         queues = list(view.queues.values())
         if seen == now and queues == self._queues:
             return

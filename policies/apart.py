@@ -52,6 +52,7 @@ class Apart:
             self._targets.clear()
             self._targets.update((i, t) for i, t in view.targets.items() if self._preferred(t))
             self.is_all = len(self._targets) == len(view.targets)
+            self.view.is_part = not self.is_all
         self.view.follow(view)
         return is_new
 

@@ -49,6 +49,7 @@ from policies.away import Away
 from policies.buying import price, purchases
 from policies.displacing import Displacement
 from policies.gathering import Gathering
+from policies.odds import CHOICES, Odds
 from policies.outlook import Bid, Outlook
 from policies.scarcity import Scarcity
 from policies.serving import Candidate, candidates, fill, order
@@ -92,19 +93,22 @@ class Alone:
     """Maximises the weight finished in time, and uses other boxes like devices of its own.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: Which quantile of latency to count on, from 0 to 1; if not given 0.95, or less
+            where that would refuse too much (`policies.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
             longest batch that could be sent.
     """
 
-    def __init__(self, quantile: float = 0.95, scale: float = 0.4) -> None:
+    def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
         """Takes its options from the configuration."""
         if not scale >= LEAST_SCALE:
             raise ValueError(f"scale must be at least {LEAST_SCALE}, not {scale}")
-        self.quantile = quantile
+        self._odds = Odds() if quantile is None else None
+        self.quantile = CHOICES[0] if quantile is None else quantile
+        self.quantiles = (self.quantile,) if self._odds is None else CHOICES
         self.scale = scale
-        self._outlook = Outlook(quantile)
-        self._free = Apart(quantile, _costs_nothing)
+        self._outlook = Outlook(self.quantile, self._odds)
+        self._free = Apart(self.quantile, _costs_nothing)
         self._short_until_ns = -1
         self.admission = Admission(self._outlook)
         self._begin()
@@ -117,9 +121,11 @@ class Alone:
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
+        arrivals = view.arrivals
+        if self._odds is not None:
+            self._odds.came(view, arrivals)
         if self._outlook.look(view):
             self._begin()
-        arrivals = view.arrivals
         self._gathering.look(arrivals)
         self._displacement.look()
         yield from self._refusals(arrivals)
@@ -206,6 +212,8 @@ class Alone:
         if wait is not None:
             return wait
         reason = f"batch of {len(best.batch)}: worth most of {len(found)} that would be in time"
+        if best.bid.quantile < self.quantile:
+            reason += f", as {best.bid.quantile:.0%} of such batches are"
         place = best.place(reason)
         self._served(place)
         return place
@@ -327,15 +335,16 @@ class Goodput(Alone):
     """Maximises the weight finished in time.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: Which quantile of latency to count on, from 0 to 1; if not given 0.95, or less
+            where that would refuse too much (`policies.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
             longest batch that could be sent.
     """
 
-    def __init__(self, quantile: float = 0.95, scale: float = 0.4) -> None:
+    def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
         """Takes its options from the configuration."""
         super().__init__(quantile, scale)
-        self._away = Away(Alone(quantile, scale), quantile, _is_own)
+        self._away = Away(Alone(quantile, scale), self.quantile, _is_own)
         self._load = 0.0
         self._load_ns = 0
 

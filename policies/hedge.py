@@ -31,6 +31,7 @@ from scheduler.core.policy import (
     View,
     Wake,
     quantile_of,
+    quantiles_of,
     watches_runs,
 )
 from scheduler.core.requests import Request
@@ -71,7 +72,7 @@ class Hedged:
         inner: Policy | None = None,
         extra: float = 0.05,
         early_ms: float = 1.0,
-        quantile: float = 0.95,
+        quantile: float | None = None,
     ) -> None:
         """Takes its options from the configuration."""
         if not 0 <= extra <= 1:
@@ -80,6 +81,7 @@ class Hedged:
             raise ValueError(f"early_ms must be 0 or more, not {early_ms}")
         self.inner = inner or Goodput(quantile)
         self.quantile = quantile_of(self.inner, quantile)
+        self.quantiles = quantiles_of(self.inner, quantile)
         if not 0 < self.quantile < 1:
             raise ValueError(f"quantile must be between 0 and 1, not {self.quantile}")
         self.extra = extra

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from policies.odds import Odds
 from scheduler.core.latency import Ladder, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Drop, Place, View
@@ -55,22 +56,26 @@ class Outlook:
 
     Args:
         quantile: Which quantile of latency to count on, from 0 to 1.
+        odds: Chooses it where it may be another.
 
     Attributes:
         view: What is looked at.
         starts_ns: When each target could start a batch, without those gone for good.
         some_dear: Whether some targets are, as `TargetSpec.is_dear` has it.
+        epoch: Rises whenever bids may have changed other than by what is learned.
     """
 
     view: View
 
-    def __init__(self, quantile: float) -> None:
+    def __init__(self, quantile: float, odds: Odds | None = None) -> None:
         """Has not looked yet."""
         if not 0 < quantile < 1:
             raise ValueError(f"quantile must be between 0 and 1, not {quantile}")
         self.quantile = quantile
+        self.odds = odds
         self.starts_ns: dict[str, int] = {}
         self.some_dear = False
+        self.epoch = 0
         self._seen: tuple[View, int] | None = None
         self._bids: dict[RequestClass, list[Bid]] = {}
         self._ones: dict[RequestClass, list[tuple[str, int]]] = {}
@@ -87,9 +92,10 @@ class Outlook:
         if is_other or epoch != view.fleet_epoch:
             self.view = view
             self._seen = view, view.fleet_epoch
-            self._bids.clear()
-            self._ones_epoch = -1
+            self._forget()
             self.some_dear = any(target.spec.is_dear for target in view.targets.values())
+        elif self.odds is not None and self.odds.is_due() and not self._are_best():
+            self._forget()
         if self._ones_epoch != view.curve_epoch:
             self._ones_epoch = view.curve_epoch
             self._ones.clear()
@@ -101,26 +107,51 @@ class Outlook:
                 starts[target_id] = start_ns
         return is_other
 
+    def _forget(self) -> None:
+        self._bids.clear()
+        self._ones_epoch = -1
+        self.epoch += 1
+
     def bids(self, kind: RequestClass) -> list[Bid]:
         """What the targets offer to a class."""
         bids = self._bids.get(kind)
         if bids is None:
             if len(self._bids) > 10 * len(self.view.queues) + 100:
                 self._bids.clear()
-            bids = self._bids[kind] = [
-                Bid(
-                    kind,
-                    target,
-                    target_id,
-                    offers,
-                    tuple([target.curve(offer, kind) for offer in offers]),
-                    self.quantile,
-                    self._item_ns(kind, target),
-                )
+            bids = [
+                self._bid(kind, target, offers)
                 for target_id, target in self.view.targets.items()
                 if target_id in self.starts_ns and (offers := tuple(target.usable(kind)))
             ]
+            quantile = self._quantile(kind, bids)
+            if quantile != self.quantile:
+                bids = [replace(bid, quantile=quantile) for bid in bids]
+            self._bids[kind] = bids
         return bids
+
+    def _bid(self, kind: RequestClass, target: TargetState, offers: tuple[Offer, ...]) -> Bid:
+        curves = tuple([target.curve(offer, kind) for offer in offers])
+        item_ns = self._item_ns(kind, target)
+        return Bid(kind, target, target.spec.id, offers, curves, self.quantile, item_ns)
+
+    def _quantile(self, kind: RequestClass, bids: list[Bid]) -> float:
+        """Which quantile to count on for a class."""
+        view = self.view
+        if self.odds is None or self.some_dear or view.has_peers or view.is_part:
+            return self.quantile
+        specs = [bid.target.spec for bid in bids]
+        ways_ns = [s.transfer_ns[0] + b.item_ns for s, b in zip(specs, bids, strict=True)]
+        widths = [spec.width for spec in specs]
+        curves = [bid.curves[0] for bid in bids]
+        return self.odds.quantile(kind, zip(curves, ways_ns, widths, strict=True))
+
+    def _are_best(self) -> bool:
+        """Whether each class counts on the quantile that is best by now."""
+        return all(
+            bids[0].quantile == self._quantile(kind, bids)
+            for kind, bids in self._bids.items()
+            if bids
+        )
 
     def _item_ns(self, kind: RequestClass, target: TargetState) -> int:
         """Requests of one class have the same shapes, and so the same size."""

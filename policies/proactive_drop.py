@@ -20,7 +20,15 @@ from collections.abc import Iterator
 from policies.edf import Edf
 from policies.outlook import Outlook
 from policies.plan import plan
-from scheduler.core.policy import Decision, Drop, Policy, View, quantile_of, watches_runs
+from scheduler.core.policy import (
+    Decision,
+    Drop,
+    Policy,
+    View,
+    quantile_of,
+    quantiles_of,
+    watches_runs,
+)
 
 
 class ProactiveDrop:
@@ -36,6 +44,7 @@ class ProactiveDrop:
         """Takes its options from the configuration."""
         self.inner = inner or Edf(quantile)
         self.quantile = quantile_of(self.inner, quantile)
+        self.quantiles = quantiles_of(self.inner, quantile)
         self.watches_runs = watches_runs(self.inner)
         self._outlook = Outlook(self.quantile)
 

@@ -21,7 +21,14 @@ from collections.abc import Iterator
 from policies.away import Away
 from policies.budget import HourlyBudget
 from policies.goodput import Alone
-from scheduler.core.policy import Decision, Policy, View, quantile_of, watches_runs
+from scheduler.core.policy import (
+    Decision,
+    Policy,
+    View,
+    quantile_of,
+    quantiles_of,
+    watches_runs,
+)
 from scheduler.core.targets import TargetState
 
 
@@ -43,11 +50,12 @@ class Spill:
         self,
         inner: Policy | None = None,
         budget_per_hour: float | None = None,
-        quantile: float = 0.95,
+        quantile: float | None = None,
     ) -> None:
         """Takes its options from the configuration."""
         self.inner = inner or Alone(quantile)
         self.quantile = quantile_of(self.inner, quantile)
+        self.quantiles = quantiles_of(self.inner, quantile)
         self.watches_runs = watches_runs(self.inner)
         self.budget = HourlyBudget(budget_per_hour)
         self._away = Away(

@@ -23,7 +23,14 @@ from scheduler.core.events import (
 )
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
-from scheduler.core.policy import Decision, Policy, View, decisions_of, watches_runs
+from scheduler.core.policy import (
+    Decision,
+    Policy,
+    View,
+    decisions_of,
+    quantiles_of,
+    watches_runs,
+)
 from scheduler.core.requests import Request, RequestClass, Shapes
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetSpec
@@ -302,6 +309,7 @@ class _Looked:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self.quantiles = quantiles_of(policy)
         self.watches_runs = watches_runs(policy)
 
     def decide(self, view: View) -> Iterable[Decision]:

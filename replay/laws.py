@@ -21,6 +21,7 @@ from scheduler.core.policy import (
     Wake,
     decisions_of,
     quantile_of,
+    quantiles_of,
     watches_runs,
 )
 from scheduler.core.queues import ClassQueue
@@ -52,6 +53,7 @@ class Watched:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.quantile = quantile_of(policy, 0.5)
+        self.quantiles = quantiles_of(policy, 0.5)
         self.doomed: list[str] = []
         self.wished = False
         self.view: View | None = None
@@ -73,8 +75,9 @@ class Watched:
         if start_ns is None:
             raise LawBroken("5 (causality): a batch goes to a target that is up")
         size = len(place.requests)
-        done_ns = start_ns + view.predict_ns(
-            target, place.offer, size, self.quantile, place.requests[0].kind
+        kind = place.requests[0].kind
+        done_ns = start_ns + min(
+            [view.predict_ns(target, place.offer, size, q, kind) for q in self.quantiles]
         )
         for request in place.requests:
             if request.deadline_ns < view.now_ns:
@@ -189,7 +192,8 @@ class Watch:
                 raise LawBroken("4 (work conservation)")
             for kind, queue in view.queues.items():
                 for offer in target.usable(kind):
-                    one_ns = view.predict_ns(target, offer, 1, self.policy.quantile, kind)
+                    quantiles = self.policy.quantiles
+                    one_ns = max([view.predict_ns(target, offer, 1, q, kind) for q in quantiles])
                     left = [r for r in queue if r.deadline_ns >= start_ns + one_ns]
                     demand(
                         not left, f"4 (work conservation): {target.spec.id} idles while {left} wait"

@@ -258,6 +258,10 @@ class LatencyCurve:
         """As `predict` for a single item, by who promises nothing: no margin, no calibration."""
         return self._windows[0].quantile(1 - quantile)
 
+    def usual_rung(self) -> int:
+        """Which of the batch sizes ran most of late; the smallest before any did."""
+        return max(range(len(self.batch_sizes)), key=self._trail.count)
+
     # -- learning
 
     def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:

@@ -133,6 +133,7 @@ class View:
         queues: The queues that hold requests, by class.
         targets: All known targets, by id, in the order in which they first came up.
         has_peers: Whether other boxes are among them.
+        is_part: Whether there are more, which get what is late on these.
     """
 
     __slots__ = (
@@ -140,6 +141,7 @@ class View:
         "curve_epoch",
         "fleet_epoch",
         "has_peers",
+        "is_part",
         "now_ns",
         "queues",
         "targets",
@@ -155,6 +157,7 @@ class View:
         self.queues = queues
         self.targets = targets
         self.has_peers = False
+        self.is_part = False
         self._arrivals: list[Request] = []
 
     def follow(self, other: View) -> None:
@@ -230,10 +233,11 @@ USUAL_QUANTILE = 0.95
 class Policy(Protocol):
     """The rule that decides which request runs where, in which batch, now or later or never.
 
-    It may have two attributes more:
+    It may have three attributes more:
 
     - `quantile`, the quantile of predicted latencies that it counts on, from 0 to 1. The scheduler
       asks for it to choose the form of inputs for a slow link, and the laws to know a doomed batch.
+    - `quantiles`, all on which it may count, where those are several; `quantile` is one of them.
     - `watches_runs`, true where it is to be called as well when requests only run.
     """
 
@@ -260,10 +264,22 @@ def decisions_of(policy: Policy, view: View) -> Iterable[Decision]:
     return decisions
 
 
-def quantile_of(policy: Policy, otherwise: float = USUAL_QUANTILE) -> float:
-    """The quantile of predicted latencies that a policy counts on; `otherwise` if it has none."""
-    quantile: float = getattr(policy, "quantile", otherwise)
+def quantile_of(policy: Policy, otherwise: float | None = None) -> float:
+    """The quantile of predicted latencies that a policy counts on.
+
+    Args:
+        policy: The policy.
+        otherwise: What it is if the policy has none; `USUAL_QUANTILE` if not given.
+    """
+    usual = USUAL_QUANTILE if otherwise is None else otherwise
+    quantile: float = getattr(policy, "quantile", usual)
     return quantile
+
+
+def quantiles_of(policy: Policy, otherwise: float | None = None) -> tuple[float, ...]:
+    """All on which it may count, for one target or another; else as `quantile_of`."""
+    quantiles: tuple[float, ...] = getattr(policy, "quantiles", ())
+    return quantiles or (quantile_of(policy, otherwise),)
 
 
 def watches_runs(policy: Policy) -> bool:

@@ -46,7 +46,7 @@ from scheduler.core.policy import (
     View,
     Wake,
     decisions_of,
-    quantile_of,
+    quantiles_of,
     watches_runs,
 )
 from scheduler.core.requests import Request, alone
@@ -384,7 +384,8 @@ class Scheduler:
         curve = target.curve(place.offer, place.requests[0].kind)
         expected_ns = curve.predict(size, 0.5)
         # Quantiles are learned each by itself and may cross, and a policy may count on one below.
-        least_ns = min(expected_ns, curve.predict(size, quantile_of(self.policy)))
+        quantiles = quantiles_of(self.policy)
+        least_ns = min(expected_ns, *[curve.predict(size, q) for q in quantiles])
         ids = tuple([request.id for request in place.requests])
         size_bytes = latest_ns = 0
         for request in place.requests:

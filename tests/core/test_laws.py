@@ -35,6 +35,7 @@ SPECS = (
     target("gpu:0", offer("a", "int8", 0.5, 0.2, rank=1), offer("a", "fp32", 1, 0.5), slots=3),
     target("npu:0", offer("b", base_ms=0, item_ms=5, spread=0.3), slots=1),
     target("cpu:0", offer("a", base_ms=4, sizes=(1, 3))),
+    target("gpu:1", offer("a", spread=0.9), offer("b", item_ms=3, spread=0.8), slots=2),
 )
 REPORTS = (offer("b", "v", 1, 1, (1, 2)), offer("a", "v", 3, 0.1), offer("c"))
 KINDS = (

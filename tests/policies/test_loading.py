@@ -154,7 +154,8 @@ PLAIN = "class Plain:\n    def decide(self, view): return ()\n"
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("goodput", {"quantile": "0.9"}, "; quantile is a number, as 0.95$"),
+        ("edf", {"quantile": "0.9"}, "; quantile is a number, as 0.95$"),
+        ("goodput", {"quantile": "0.9"}, "; quantile is a number$"),
         ("hedge", {"early_ms": "2", "inner": "edf"}, "; early_ms is a number, as 1.0$"),
         ("hedge", {"quantile": 95, "inner": "{plain}"}, "quantile must be between 0 and 1, not 95"),
         ("power_of_two", {"seed": "7"}, "seed must be a whole number, not '7'"),

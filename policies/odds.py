@@ -1,0 +1,109 @@
+"""How sure of its latencies to be: what caution costs where some batches take far longer than most.
+
+Who counts on the time in which 95 of 100 batches are done keeps nearly every promise, and refuses
+what has less time than that. Where latency has a long tail that is several times what most batches
+take, so nearly everything is refused of which most would be in time. If what is left of a budget
+when a batch starts is anything between nothing and all of it, then of such requests the share
+
+    q * max(0, 1 - latency at q / budget)
+
+is in time: the first factor is how many promises are kept, the second for how many one is given.
+That quantile q of `CHOICES` is taken with which this is most, over the budgets that were asked for
+lately, and over the targets by how many batches each does in a time. So a slow device whose latency
+spreads is not gambled with where a steady one does most of the work.
+
+Where there are others, who are paid for or are other boxes, the surest is counted on: they get what
+is not sure here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from scheduler.core.latency import LatencyCurve
+from scheduler.core.policy import View
+from scheduler.core.requests import Request, RequestClass
+
+CHOICES = (0.95, 0.8, 0.5)
+"""The surest first. At less than a half it would be predicted to miss."""
+
+MARGIN = 1.15
+"""So much better is one that is less sure."""
+
+EVERY_NS = 250_000_000
+"""How often it is asked whether another would be better."""
+
+RECENT = 32
+"""So many requests of a class say what its budgets are."""
+
+Offered = tuple[LatencyCurve, int, int]
+"""How long batches take on a target, how long the tensors of one request need to get there, and how
+many batches run at once."""
+
+_KINDS = 200
+"""Classes whose budgets are remembered though they may not come again."""
+
+
+class Odds:
+    """Chooses quantiles by what was asked for, and by how far latencies spread."""
+
+    def __init__(self) -> None:
+        """Nothing has come."""
+        self._view: View | None = None
+        self._budgets_ns: dict[RequestClass, deque[int]] = {}
+        self._due_ns = 0
+
+    def came(self, view: View, arrivals: Iterable[Request]) -> None:
+        """Takes in what has come; to be called at each event, before anything is looked up.
+
+        Args:
+            view: The moment.
+            arrivals: Those of the view.
+        """
+        if self._view is not view:
+            self._view = view
+            self._budgets_ns.clear()
+            self._due_ns = 0
+        budgets_ns = self._budgets_ns
+        for request in arrivals:
+            if request.accept_late:
+                continue
+            known = budgets_ns.get(request.kind)
+            if known is None:
+                if len(budgets_ns) >= _KINDS:
+                    budgets_ns.clear()
+                known = budgets_ns[request.kind] = deque(maxlen=RECENT)
+                self._due_ns = 0
+            known.append(request.deadline_ns - view.now_ns)
+
+    def is_due(self) -> bool:
+        """Whether to ask again which quantile is best; a yes holds for one time."""
+        now_ns = self._view.now_ns if self._view else 0
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + EVERY_NS
+        return True
+
+    def quantile(self, kind: RequestClass, offered: Iterable[Offered]) -> float:
+        """Which quantile to count on.
+
+        Args:
+            kind: For requests of this class.
+            offered: By whom they could be done.
+        """
+        budgets_ns = self._budgets_ns.get(kind, ())
+        in_time = [0.0] * len(CHOICES)
+        for curve, way_ns, width in offered:
+            rung = curve.usual_rung()
+            median = curve.ladder(CHOICES[-1]).latency_ns
+            for number, quantile in enumerate(CHOICES):
+                spread = curve.ladder(quantile).latency_ns[rung] / median[rung]
+                takes_ns = way_ns + spread * median[0]
+                promised = [1 - takes_ns / ns for ns in budgets_ns if ns > takes_ns]
+                in_time[number] += quantile * sum(promised) * width / median[0]
+        best = 0
+        for number, each in enumerate(in_time):
+            if each > MARGIN * in_time[best]:
+                best = number
+        return CHOICES[best]

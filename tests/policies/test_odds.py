@@ -1,0 +1,227 @@
+"""How sure of its latencies the default is, where some batches take far longer than most."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from policies.goodput import Alone, Goodput
+from policies.hedge import Hedged
+from policies.odds import CHOICES, EVERY_NS, MARGIN, RECENT, Odds
+from policies.spill import Spill
+from replay.laws import watched
+from replay.simulator import Arrival, Simulator
+from scheduler.core.commands import Dispatch
+from scheduler.core.events import Submitted, TargetUp
+from scheduler.core.latency import LatencyCurve
+from scheduler.core.limits import Limits
+from scheduler.core.offers import Offer
+from scheduler.core.outcomes import Outcome
+from scheduler.core.policy import View, quantile_of, quantiles_of
+from scheduler.core.requests import RequestClass
+from scheduler.core.scheduler import Scheduler
+from scheduler.core.targets import TargetSpec
+from tests.core.world import MS, M, offer, request, target
+
+STEADY = Offer("m", "v", "runtime", {1: (4 * MS,)}, 0)
+TAIL = Offer("m", "v", "runtime", {1: (4 * MS,) * 18 + (40 * MS,) * 3}, 0)
+"""Of 21 batches three take ten times as long as the others."""
+
+
+def odds(*budgets_ms: float) -> Odds:
+    """One that has seen requests with these budgets come."""
+    found, view = Odds(), View({}, {})
+    found.came(view, [request(i, ms) for i, ms in enumerate(budgets_ms, 1)])
+    return found
+
+
+def chosen(of: Odds, *curves: LatencyCurve | Offer, kind: RequestClass = M, way_ms: float = 0):
+    """What is counted on where these are offered."""
+    made = [each if isinstance(each, LatencyCurve) else LatencyCurve(each) for each in curves]
+    return of.quantile(kind, [(curve, int(way_ms * MS), 1) for curve in made])
+
+
+@pytest.mark.parametrize(
+    ("made", "budget_ms", "quantile"),
+    [
+        (STEADY, 5, 0.95),
+        (STEADY, 100, 0.95),
+        (TAIL, 30, 0.8),  # no promise would be given at 0.95
+        (TAIL, 60, 0.8),  # a third of those that there are
+        (TAIL, 1_000, 0.95),  # there is time for the slow ones too
+    ],
+)
+def test_it_is_less_sure_where_that_refuses_less_than_it_breaks(
+    made: Offer, budget_ms: float, quantile: float
+) -> None:
+    assert chosen(odds(budget_ms), made) == quantile
+
+
+def test_it_is_the_one_with_which_most_would_be_in_time() -> None:
+    """By the formula: the share of promises that is kept, times that of what is promised."""
+    spread = tuple(int(ms * MS) for ms in range(4, 25))
+    curve = LatencyCurve(Offer("m", "v", "runtime", {1: spread}, 0))
+    for budget_ms in range(25, 200, 5):
+        in_time = [q * (1 - curve.ladder(q).latency_ns[0] / (budget_ms * MS)) for q in CHOICES]
+        best = CHOICES.index(chosen(odds(budget_ms), curve))
+        assert in_time[best] * MARGIN >= max(in_time)
+        assert best == 0 or in_time[best] > MARGIN * in_time[0]
+
+
+def test_the_way_takes_its_part_of_the_budget() -> None:
+    found = odds(1_000)
+    assert chosen(found, TAIL) == 0.95
+    assert chosen(found, TAIL, way_ms=960) == 0.8
+    assert chosen(found, TAIL, way_ms=1_000) == 0.95
+
+
+def test_of_what_has_not_come_it_is_sure() -> None:
+    assert chosen(odds(30), TAIL, kind=RequestClass("other")) == 0.95
+
+
+def test_the_budgets_of_late_count() -> None:
+    found = odds(30)
+    view = View({}, {})
+    found.came(view, [request(1, 1_000)])  # of another scheduler
+    assert chosen(found, TAIL) == 0.95
+    for number in range(RECENT):
+        found.came(view, [request(number, 30)])
+    assert chosen(found, TAIL) == 0.8
+
+
+def test_budgets_of_which_some_are_far_do_not_hide_those_that_are_near() -> None:
+    assert chosen(odds(30, 30, 30, 10_000), TAIL) == 0.8
+    assert chosen(odds(30, 10_000, 10_000, 10_000), TAIL) == 0.95
+
+
+def test_who_accepts_late_results_says_nothing_of_budgets() -> None:
+    found = odds()
+    found.came(View({}, {}), [request(1, 30, accept_late=True)])
+    assert chosen(found, TAIL) == 0.95
+
+
+def test_where_a_steady_device_does_most_a_slow_one_is_not_gambled_with() -> None:
+    steady = Offer("m", "v", "runtime", {1: (2 * MS,)}, 0)
+    slow = Offer("m", "v", "runtime", {1: (20 * MS,) * 18 + (200 * MS,) * 3}, 0)
+    assert chosen(odds(60), slow) == 0.8
+    assert chosen(odds(60), slow, steady) == 0.95
+    assert chosen(odds(30), TAIL, steady) == 0.8
+
+
+def test_the_batch_size_that_runs_tells_how_far_latencies_spread() -> None:
+    steady = {1: (4 * MS,) * 21, 2: (8 * MS,) * 21}
+    curve = LatencyCurve(Offer("m", "v", "runtime", steady, 0))
+    for number in range(200):
+        curve.observe(2, (80 if number % 8 == 0 else 8) * MS, number * MS)
+    assert curve.usual_rung() == 1
+    assert curve.ladder(0.95).latency_ns[0] < 5 * MS
+    assert chosen(odds(30), curve) == 0.8
+
+
+def test_it_asks_again_now_and_then() -> None:
+    view = View({}, {})
+    found = Odds()
+    found.came(view, [request(1, 30)])
+    assert (found.is_due(), found.is_due()) == (True, False)
+    view.now_ns = EVERY_NS
+    assert (found.is_due(), found.is_due()) == (True, False)
+    found.came(view, [request(2, 30, RequestClass("other"))])
+    assert found.is_due()
+
+
+# -- what comes of it
+
+
+CAMERA_NS = 1_000_000_000 // 30
+
+
+def camera(policy: Alone, hiccups: float, seed: int = 1) -> tuple[float, list[Dispatch]]:
+    """The share of frames in time, some of which take ten times as long as most; and the runs."""
+    rng = random.Random(seed)
+    runs: list[Dispatch] = []
+
+    def service_ns(run: Dispatch, _kind: RequestClass) -> int:
+        runs.append(run)
+        usual = 5 * MS * (0.95 + 0.1 * rng.random())
+        return int(usual * (10 if rng.random() < hiccups else 1))
+
+    profile = {1: tuple(int(5 * MS * (0.95 + 0.005 * i)) for i in range(21))}
+    device = TargetSpec("gpu:0", (Offer("m", "v", "runtime", profile, 0),), 2)
+    arrivals = [Arrival(i * CAMERA_NS, M, 33 * MS) for i in range(3_000)]
+    watch = watched(policy)
+    ended = list(Simulator(watch, [device], service_ns, Limits(story_entries=100)).run(arrivals))
+    assert not watch.doomed
+    in_time = sum(ending.finish.outcome is Outcome.COMPLETED for ending in ended)
+    return in_time / len(ended), runs
+
+
+@pytest.mark.parametrize(("hiccups", "share"), [(0.01, 0.96), (0.04, 0.86), (0.1, 0.76)])
+def test_a_device_that_hiccups_is_used(hiccups: float, share: float) -> None:
+    """A frame after a hiccup is lost as well: at most (1 - hiccups)^2 of all are in time."""
+    in_time, _ = camera(Goodput(), hiccups)
+    assert share < in_time <= (1 - hiccups) ** 2 + 0.01
+
+
+def test_who_asks_for_a_quantile_has_it() -> None:
+    policy = Goodput(quantile=0.95)
+    in_time, runs = camera(policy, 0.1)
+    assert in_time < 0.3
+    assert quantiles_of(policy) == (0.95,)
+    assert not any("such batches" in run.reason for run in runs)
+
+
+def test_the_story_says_how_sure_it_was() -> None:
+    _, runs = camera(Goodput(), 0.1)
+    told = [run.reason for run in runs if "such batches" in run.reason]
+    assert told[-1].endswith("that would be in time, as 80% of such batches are")
+
+
+@pytest.mark.parametrize("name", ["line", "tight"])
+def test_nothing_is_sent_that_is_predicted_to_miss_at_what_it_counts_on(name: str) -> None:
+    rng = random.Random(name)
+
+    def service_ns(run: Dispatch, _kind: RequestClass) -> int:
+        return int(3 * MS * len(run.request_ids) ** 0.5 * rng.lognormvariate(0, 0.8))
+
+    def arrivals() -> Iterator[Arrival]:
+        at_ns = 0.0
+        for _ in range(3_000):
+            at_ns += rng.expovariate(1) * 2 * MS
+            budget_ms = rng.uniform(4, 40) if name == "line" else rng.uniform(3, 9)
+            yield Arrival(int(at_ns), M, int(budget_ms * MS))
+
+    devices = [target(f"cpu:{i}", offer(item_ms=0.5, spread=0.9)) for i in range(2)]
+    watch = watched(Goodput())
+    ended = list(Simulator(watch, devices, service_ns, Limits(story_entries=100)).run(arrivals()))
+    assert not watch.doomed
+    assert sum(ending.finish.outcome is Outcome.COMPLETED for ending in ended) > 1_000
+
+
+@pytest.mark.parametrize("make", [Goodput, Alone, Hedged, Spill])
+def test_wrappers_count_on_the_same(make: type) -> None:
+    policy = make()
+    assert quantile_of(policy) == CHOICES[0]
+    assert quantiles_of(policy) == CHOICES
+    assert quantiles_of(make(quantile=0.9)) == (0.9,)
+
+
+def quantiles_with(*others: TargetSpec, spills: bool = False) -> dict[str, float]:
+    """By target, what is counted on for a class with tight budgets, beside other targets."""
+    policy = Alone()
+    scheduler = Scheduler(Spill(policy) if spills else policy)
+    scheduler.handle(TargetUp(target("cpu:0", TAIL)), 0)
+    for spec in others:
+        scheduler.handle(TargetUp(spec), 0)
+    scheduler.handle(Submitted((request(1, 30),)), 0)
+    return {bid.target_id: bid.quantile for bid in policy._outlook.bids(M)}
+
+
+def test_where_somebody_can_be_paid_for_it_all_is_to_be_sure() -> None:
+    cloud = TargetSpec("cloud", (STEADY,), 2, remote=True, cost_per_request=0.01)
+    assert quantiles_with(cloud) == {"cpu:0": 0.95, "cloud": 0.95}
+    free = TargetSpec("cloud", (STEADY,), 2, remote=True)
+    assert quantiles_with(free) == {"cpu:0": 0.8, "cloud": 0.8}
+    assert quantiles_with(free, spills=True) == {"cpu:0": 0.95}
+    assert quantiles_with(spills=True) == {"cpu:0": 0.8}
