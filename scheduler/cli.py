@@ -332,18 +332,24 @@ def infer(
             cli_infer.keep(client, model, inputs, repeat, options, as_json)
             return
         ended = cli_infer.run(client, model, inputs, repeat, options)
-    if as_json:
-        print_json(cli_infer.report(model, inputs, ended, deadline_ms, top))
-    else:
-        cli_infer.show(Console(highlight=False), model, inputs, ended, deadline_ms, top)
-    _finish_infer(ended, repeat, output)
+    try:
+        _save_last(ended, output)  # who reads what is printed may go away
+    finally:
+        if as_json:
+            print_json(cli_infer.report(model, inputs, ended, deadline_ms, top))
+        else:
+            cli_infer.show(Console(highlight=False), model, inputs, ended, deadline_ms, top)
+    _finish_infer(ended, repeat)
 
 
-def _finish_infer(ended: list[cli_infer.Ended], repeat: int, output: Path | None) -> None:
+def _save_last(ended: list[cli_infer.Ended], output: Path | None) -> None:
     results = [one.result for one in ended if one.result is not None]
     if output is not None and results:
         cli_infer.save(output, results[-1].outputs)
         _say(f"saved {', '.join(results[-1].outputs)} of the last result to {output}")
+
+
+def _finish_infer(ended: list[cli_infer.Ended], repeat: int) -> None:
     errors = [one.error for one in ended if one.error is not None]
     if errors:
         some = f"{len(errors)} of {len(ended)} without a result; the first: "
