@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,9 +19,10 @@ from replay.results import RunResult
 
 _CASES_ON_TERMINAL = 12
 _WIDE, _NARROW = 140, 100
-_FEW, _MOST_LEFT_OUT = 2, 3
+_FEW, _MOST_LEFT_OUT = 2, 4
 _POLICY_WIDTH = 8
 """The least width of a policy's name, which goes on in the next line where it is longer."""
+_BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
 
 _NOTHING = "–"  # noqa: RUF001 - a dash is what stands in an empty cell
 
@@ -81,6 +83,7 @@ _COLUMNS: Sequence[Column] = (
 )
 _NOT_IF_NARROW = ("failed", "joules")
 _NOT_IF_SMALL = (*_NOT_IF_NARROW, "p50 ms", "late", "expired", "cost")
+_NOT_IF_TINY = (*_NOT_IF_SMALL, "of bound", "p99 ms")
 
 
 def columns(found: Study) -> list[Column]:
@@ -189,13 +192,35 @@ def _blocks(found: Study, width: int) -> list[Table]:
         heads, blocks = _told(found, left_out)
         down = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
         widths = [max(map(len, column)) for column in down]
-        padding = int(left_out < _FEW)
         # Of a line, the box takes a place at each end and between columns.
-        taken = sum(widths[1:]) + len(widths) + 1 + 2 * padding * len(widths)
-        if taken + min(widths[0], _POLICY_WIDTH) <= width:
+        room = width - sum(widths[1:]) - len(widths) - 1
+        if room >= min(widths[0], _POLICY_WIDTH):
             break
-    widths[0] = min(widths[0], max(_POLICY_WIDTH, width - taken))
+    spaced, tight = (_folded(found, room - spaces) for spaces in (2 * len(widths), 0))
+    padding = int(left_out < _FEW and "".join(spaced).count("\n") <= "".join(tight).count("\n"))
+    policies = dict(zip(found.policies, spaced if padding else tight, strict=True))
+    lines = [heads[0], *(line for name in policies.values() for line in name.split("\n"))]
+    widths[0] = max(map(len, lines))
+    for _, rows in blocks:
+        for row in rows:
+            row[0] = policies[row[0]]
     return [_block(name, heads, widths, rows, padding) for name, rows in blocks]
+
+
+def _folded(found: Study, room: int) -> list[str]:
+    return [folded(policy, max(_POLICY_WIDTH, room)) for policy in found.policies]
+
+
+def folded(name: str, width: int) -> str:
+    """A policy's name in lines of no more than a width, which end between its parts if they can."""
+    lines = [""]
+    for part in _BETWEEN_PARTS.split(name):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
@@ -204,12 +229,13 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
     Args:
         found: The runs.
         left_out: 1 leaves out all intervals but that of the share on time, 2 also the share that
-            failed and energy, 3 all but the shares on time, of the bound and refused, and p99.
+            failed and energy, 3 all but the shares on time, of the bound and refused, and p99,
+            4 all but the shares on time and refused, and every interval.
     """
     titles = [column.title for column in columns(found)]
     if left_out:
         titles = [title.removesuffix(" %") for title in titles]
-    unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_SMALL)[left_out]
+    unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_SMALL, _NOT_IF_TINY)[left_out]
     kept = [i for i, title in enumerate(titles) if title not in unwanted]
     blocks: list[tuple[str, list[list[str]]]] = []
     for name, case in _shown(found):
@@ -217,7 +243,8 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
         for policy in found.policies:
             row = cells(found, policy, case)
             if left_out:
-                row[1:] = [cell.split(" ±")[0] for cell in row[1:]]
+                bare = int(left_out < _MOST_LEFT_OUT)
+                row[bare:] = [cell.split(" ±")[0] for cell in row[bare:]]
             rows.append([policy, *(row[index] for index in kept)])
         blocks.append((name, rows))
     return ["policy", *(titles[index] for index in kept)], blocks
@@ -253,7 +280,7 @@ def _block(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), title=title, title_justify="left")
     for index, (head, width) in enumerate(zip(heads, widths, strict=True)):
         side: Literal["left", "right"] = "right" if index else "left"
-        table.add_column(head, justify=side, no_wrap=index > 0, overflow="fold", width=width)
+        table.add_column(head, justify=side, no_wrap=True, overflow="fold", width=width)
     for row in rows:
         table.add_row(*map(Text, row))
     return table
