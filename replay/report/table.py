@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,9 @@ _FEW, _MOST_LEFT_OUT = 2, 4
 _POLICY_WIDTH = 8
 """The least width of a policy's name, which goes on in the next line where it is longer."""
 _BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
+
+_MOST_AFTER_LAST = 0.05
+"""Of what is on time, from which share on it is told that it came after the last request."""
 
 _NOTHING = "–"  # noqa: RUF001 - a dash is what stands in an empty cell
 
@@ -118,6 +121,7 @@ def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
                 "against": result.against,
                 "requests": run.requests,
                 "on_time_share": run.on_time,
+                "after_last_share": run.after_last,
                 "bound": result.bound,
                 "bound_share": run.of_bound,
                 "p50_ms": run.p50_ms,
@@ -153,6 +157,7 @@ def notes(found: Study) -> list[str]:
             "The policies did not all play the same cases with the same seeds: "
             "their means over all cases are not of the same work."
         )
+    said += _short(found)
     strides = [run.result.rows.stride for run in found.runs()]
     if max(strides, default=1) > 1:
         said.append(
@@ -160,6 +165,22 @@ def notes(found: Study) -> list[str]:
             "of latency and time are of these, shares and counts are of all."
         )
     return said
+
+
+def _short(found: Study) -> Iterator[str]:
+    """Where the end of a run, when nothing else came, is much of what it shows."""
+    of_runs = [
+        (run.after_last, case.name, policy)
+        for (case, policy), runs in found.cells.items()
+        for run in runs
+    ]
+    share, case_name, policy = max(of_runs, default=(0.0, "", ""))
+    if share > _MOST_AFTER_LAST:
+        yield (
+            f"{case_name} is short: {share:.0%} of what {policy} has on time still waited or ran "
+            "when the last request came, and had the devices to itself from then on: that flatters "
+            "who serves late. Play more (--requests, a longer trace)."
+        )
 
 
 def print_table(

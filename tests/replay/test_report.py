@@ -354,6 +354,18 @@ class TestNumbers:
         assert "did not all play" in written([result("a"), result("b", load=1.5)], tmp_path)
         assert "did not all play" not in written([result("a"), result("b")], tmp_path)
 
+    def test_a_run_that_much_outlives_its_last_request_is_said_to_be_short(self, tmp_path):
+        def queued(requests: int) -> RunResult:
+            run = RunResult("s", "fcfs", 1)
+            for index in range(requests):
+                run.add(row(index, 49.5))
+            return run
+
+        for run, told in ((queued(100), True), (queued(2000), False), (queued(1), False)):
+            assert ("s is short: 49% of what fcfs has on time" in printed([run])) is told
+            assert ("s is short" in written([run], tmp_path)) is told
+        assert summary([queued(100)])[0]["after_last_share"] == 0.49
+
 
 class TestCompare:
     def test_differences_are_paired_by_seed(self):
