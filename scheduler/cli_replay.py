@@ -154,7 +154,7 @@ def replay(
             raise typer.Exit(_verify(Path(source)))
         from replay.planning import Ask, plan
 
-        check_places(json_file, full, report, chart)
+        check_places(json_file, full, report, chart, read=(source, fleet))
         if _is_live(against):
             _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
         ask = Ask(
