@@ -29,7 +29,7 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
     **COMMAND,
     epilog=examples(
         ("laxity doctor", "the installation"),
-        ("laxity doctor --config edge.yaml", "and its folders, certificates and Redis"),
+        ("laxity doctor --config edge.yaml", "and its folders, clouds and Redis"),
         ("laxity doctor --json", "for scripts"),
     ),
 )
