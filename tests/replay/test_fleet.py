@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies import make_policy
-from replay.fleet import Fleet, FleetError, Kind, Truth, quantile_samples
+from replay.fleet import Device, Fleet, FleetError, Kind, Truth, quantile_samples
 from replay.fleet_file import LinkFile, parse_fleet
 from replay.fleet_sources import fleet_of_models, load_fleet, table_fleet
 from replay.fleet_world import RESEND_NS, Course, Link, Tempo
@@ -18,9 +18,12 @@ from replay.links import LOST, Delay, LinkTrace
 from replay.readers import TraceError
 from replay.simulator import Arrival, Ending, Simulator
 from scheduler.config_problems import ConfigError, read_yaml
+from scheduler.core.commands import Dispatch
 from scheduler.core.events import TargetDown, TargetUp
+from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
+from scheduler.core.sizes import step_of
 from scheduler.core.targets import TargetSpec
 
 MS, S = 1_000_000, 1_000_000_000
@@ -220,6 +223,15 @@ def test_the_name_of_a_column_tells_its_unit(tmp_path, name, unit_ns):
     )
     (target,) = table_fleet(path).targets()
     assert set(target.offers[0].latency_ns[1]) == {5000 * unit_ns}
+
+
+def test_what_is_generated_takes_as_long_as_was_measured():
+    offer = Offer("m", "v", "r", {1: (5 * MS,)}, item_shapes=((100,),))
+    truth = Truth(sizes={("m", "v"): [(step_of(100), 1.0), (step_of(1_000), 8.0)]})
+    takes_ns = Fleet("f", (Device(TargetSpec("t", (offer,)), None, truth),)).service_time(1)
+    run = Dispatch(1, "t", "m", "v", (1,), 0, "")
+    assert takes_ns(run, RequestClass("m")) == 5 * MS
+    assert takes_ns(run, RequestClass("m", shapes=((1_000,),))) == 40 * MS
 
 
 def test_what_a_box_says_of_its_models_becomes_a_fleet():
