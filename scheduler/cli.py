@@ -316,7 +316,7 @@ def infer(
     if durable and (idle := {"top", "output"} & given(ctx).keys()):
         raise InputProblem(f"--{idle.pop()} is of a result: it goes with `laxity task result ID`")
     if durable and accept_late:
-        raise InputProblem("--accept-late goes without --durable: a task has time, or has expired")
+        raise InputProblem("--accept-late goes without --durable: a task that is late has expired")
     check_places(output)
     black_white = cli_infer.read_levels(levels)
     if deadline_ms is None:

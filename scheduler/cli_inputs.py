@@ -49,7 +49,7 @@ def check_places(*paths: Path | None, read: Iterable[str | None] = ()) -> None:
     Raises:
         InputProblem: One could not, two would be the same, or one is read.
     """
-    sources = {os.path.realpath(each) for each in read if each is not None}
+    sources = {os.path.realpath(each) for each in read if each and os.path.exists(each)}
     named = [path.absolute() for path in paths if path is not None]
     if len(set(named)) < len(named):
         raise InputProblem(f"{max(named, key=named.count)} is named twice")
