@@ -77,6 +77,7 @@ def _share_of(ending: str) -> Measure:
 
 _COLUMNS: Sequence[Column] = (
     Column("on time %", lambda run: run.on_time, percent),
+    Column("on time/s", lambda run: run.on_time_per_s, milliseconds),
     Column("of bound %", lambda run: run.of_bound, percent),
     Column("p50 ms", lambda run: run.p50_ms, milliseconds),
     Column("p99 ms", lambda run: run.p99_ms, milliseconds),
@@ -90,9 +91,17 @@ _NOT_IF_TINY = (*_NOT_IF_SMALL, "of bound", "p99 ms")
 
 
 def columns(found: Study) -> list[Column]:
-    """What is told of a policy, in the order of the table; of energy, where some is known."""
-    metered = any(run.energy_j for run in found.runs())
-    return [column for column in _COLUMNS if metered or column.title != "joules"]
+    """What is told of a policy, in the order of the table, where it is known and says something.
+
+    On time per second is of clients that wait, and those have no bound.
+    """
+    closed = [run.result.closed for run in found.runs()]
+    told = {
+        "joules": any(run.energy_j for run in found.runs()),
+        "on time/s": any(closed),
+        "of bound %": not closed or not all(closed),
+    }
+    return [column for column in _COLUMNS if told.get(column.title, True)]
 
 
 def cells(found: Study, policy: str, case: Case | None = None) -> list[str]:
@@ -121,6 +130,7 @@ def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
                 "against": result.against,
                 "requests": run.requests,
                 "on_time_share": run.on_time,
+                "on_time_per_s": run.on_time_per_s,
                 "after_last_share": run.after_last,
                 "bound": result.bound,
                 "bound_share": run.of_bound,
@@ -156,6 +166,12 @@ def notes(found: Study) -> list[str]:
         said.append(
             "The policies did not all play the same cases with the same seeds: "
             "their means over all cases are not of the same work."
+        )
+    if any(run.result.closed for run in found.runs()):
+        said.append(
+            "Clients waited for each answer before they asked again, so each policy was asked for "
+            "something else, and for less the slower it was: compare what is on time per second, "
+            "and take no overload from it."
         )
     said += _short(found)
     strides = [run.result.rows.stride for run in found.runs()]
@@ -314,6 +330,8 @@ def compared(found: Study, asked: tuple[str, str] | None) -> tuple[str, str] | N
         ValueError: One that was asked for has no runs.
     """
     if asked is None:
+        if any(run.result.closed for run in found.runs()):
+            return None  # they were not asked for the same
         first_two = tuple(found.policies)
         return (first_two[0], first_two[1]) if len(first_two) == 2 else None
     for policy in asked:
