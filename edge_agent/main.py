@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,8 +25,10 @@ from edge_agent.terminal import (
     wait_for_signal,
     whole_lines,
 )
+from scheduler.address import AddressError
 from scheduler.cli_help import COMMAND, examples
 from scheduler.config import Config, ConfigError, load_config
+from scheduler.config_neighbours import peer_address
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent
@@ -82,6 +84,9 @@ def serve(
             "--json goes with --probe; what a box that runs says is in `laxity status --json`"
         )
         raise typer.Exit(2)
+    if wrong := _unusable(models, join or ()):
+        _complain(wrong)
+        raise typer.Exit(2)
     try:
         hardware = probe_apart()
     except AgentError as error:
@@ -102,6 +107,18 @@ def serve(
         _complain(error)
         raise typer.Exit(2) from None
     raise typer.Exit(_run(settings, config, over, hardware))
+
+
+def _unusable(models: Path | None, join: Sequence[str]) -> str | None:
+    """What of the command line can't be served, whatever the configuration says."""
+    if models is not None and not models.is_dir():
+        return f"--models {models}: there is no such folder (to just look around: laxity demo)"
+    for place in join:
+        try:
+            peer_address(place)
+        except AddressError as error:
+            return f"--join {place}: {error}"
+    return None
 
 
 def _run(

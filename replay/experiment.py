@@ -19,6 +19,7 @@ from replay.results import RunResult
 from replay.simulator import Arrival, Ending, OnLook, OnRun, Simulator
 from replay.sources import Source
 from replay.watching import Calibration, Timeline, row_of
+from replay.workloads import Clients
 from scheduler.core.commands import Dispatch
 from scheduler.core.errors import PolicyFailed, place_of
 from scheduler.core.limits import Limits
@@ -133,6 +134,8 @@ class Experiment:
         fleet = self.fleet
         result = RunResult(self.name, choice.label, seed, self.load, notes=list(fleet.notes))
         result.rows.limit = self.rows
+        arrivals = self.arrivals(seed)
+        result.closed = isinstance(arrivals, Clients)
         calibration, bill = Calibration(fleet.targets()), _Bill(fleet)
         timeline = Timeline()
         last_ns = 0
@@ -144,7 +147,7 @@ class Experiment:
         try:
             simulator = self._simulator(choice, seed, on_run, timeline.look)
             with played(simulator):
-                for ending in simulator.run(self.arrivals(seed)):
+                for ending in self._played(simulator, arrivals):
                     result.add(row_of(ending))
                     timeline.note_rest()
                     last_ns = max(last_ns, ending.arrival.at_ns)
@@ -164,7 +167,12 @@ class Experiment:
 
     def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
         """Plays it with a policy; each ending as it happens, and nothing kept."""
-        return self._simulator(choice, seed).run(self.arrivals(seed))
+        return self._played(self._simulator(choice, seed), self.arrivals(seed))
+
+    def _played(self, simulator: Simulator, arrivals: Iterator[Arrival]) -> Iterator[Ending]:
+        if isinstance(arrivals, Clients):
+            return simulator.serve(arrivals)
+        return simulator.run(arrivals)
 
     def _simulator(
         self,
@@ -222,7 +230,8 @@ class Experiment:
                 results.append(self.simulate(choice, seed))
             except PolicyFault as fault:
                 faults.append(str(fault))
-        if self.with_bound and results and results[0].rows.seen <= BOUND_REQUESTS:
+        bounded = [each for each in results if not each.closed]
+        if self.with_bound and bounded and bounded[0].rows.seen <= BOUND_REQUESTS:
             # Nothing is above all of it; to find that out otherwise takes seconds.
             kept_all = any(result.on_time_share() == 1 for result in results)
             bound = 1.0 if kept_all else self.bound(seed)

@@ -8,16 +8,20 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from replay.fleet import Device, Fleet, FleetError, quantile_samples, way_to
+from replay.fleet import Device, Fleet, FleetError, Truth, quantile_samples, way_to
 from replay.fleet_file import read_fleet
 from replay.readers import Lines, TraceError, open_lines
 from replay.readers.columns import header_cells
 from replay.readers.lines import shown
 from scheduler.core.offers import Offer
+from scheduler.core.requests import Shapes
 from scheduler.core.targets import TargetSpec, reached_over
 
 CONNECT_TIMEOUT_S = 2.0
 JOURNAL = ".journal"
+
+Sizes = tuple[tuple[int, float], ...]
+"""Steps of size, in order, and how many times as long as measured their items take."""
 
 _P95 = NormalDist().inv_cdf(0.95)
 _COLUMNS = "model, accelerator, batch, 50th and 90th percentile"
@@ -81,34 +85,47 @@ def fleet_of_models(said: Mapping[str, Any], status: Mapping[str, Any]) -> Fleet
     Raises:
         FleetError: Nothing of it is ready.
     """
+    targets = {target["id"]: target for target in status["targets"]}
+    sizes = {name: _sizes(target) for name, target in targets.items()}
     offers: dict[str, list[Offer]] = {}
     for model in said["models"]:
         for rank, variant in enumerate(model["variants"]):
             for place in variant["targets"]:
-                samples = {
-                    int(batch): quantile_samples(ms["p50"] * 1e6, ms["p95"] * 1e6, _P95)
-                    for batch, ms in place["latency_ms"].items()
-                }
-                offer = Offer(
-                    model["name"],
-                    variant["name"],
-                    place["runtime"],
-                    samples,
-                    rank,
-                    place.get("accuracy"),
-                    {int(batch): uj for batch, uj in place.get("energy_uj", {}).items()},
-                )
+                key = model["name"], variant["name"]
+                shapes, _ = sizes.get(place["target"], {}).get(key, ((), ()))
+                offer = _offer(*key, rank, place, shapes)
                 offers.setdefault(place["target"], []).append(offer)
     if not offers:
         raise FleetError("the box has measured nothing yet; `laxity models` shows how far it is")
-    known = {target["id"]: target for target in status["targets"]}
-    specs = []
+    devices = []
     for name, each in sorted(offers.items()):
-        target = known.get(name, {})
+        target = targets.get(name, {})
         spec = TargetSpec(name, tuple(each), **target.get("costs", {}))
-        specs.append(reached_over(spec, *target.get("transfer_ns", (0, 0.0))))
-    devices = [Device(spec, way_to(spec)) for spec in specs]
+        spec = reached_over(spec, *target.get("transfer_ns", (0, 0.0)))
+        factors = {key: factors for key, (_, factors) in sizes.get(name, {}).items()}
+        devices.append(Device(spec, way_to(spec), Truth(sizes=factors)))
     return Fleet("live", tuple(devices), notes=("targets and profiles of a running box",))
+
+
+def _sizes(target: Mapping[str, Any]) -> dict[tuple[str, str], tuple[Shapes, Sizes]]:
+    """The shapes that were measured, and what was learned of others, by model and variant."""
+    return {
+        (each["model"], each["variant"]): (
+            tuple(map(tuple, each["item_shapes"])),
+            tuple((step, factor) for step, factor in each["factors"]),
+        )
+        for each in target.get("sizes", ())
+    }
+
+
+def _offer(model: str, variant: str, rank: int, place: Mapping[str, Any], shapes: Shapes) -> Offer:
+    samples = {
+        int(batch): quantile_samples(ms["p50"] * 1e6, ms["p95"] * 1e6, _P95)
+        for batch, ms in place["latency_ms"].items()
+    }
+    energy_uj = {int(batch): uj for batch, uj in place.get("energy_uj", {}).items()}
+    accuracy = place.get("accuracy")
+    return Offer(model, variant, place["runtime"], samples, rank, accuracy, energy_uj, shapes)
 
 
 def table_fleet(path: Path) -> Fleet:

@@ -17,9 +17,11 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from replay.closed_loop import Turns
 from replay.live_inputs import Inputs, MakeInputs, random_inputs
 from replay.open_loop import SETTLE_S, in_time, outcome_of, outcome_of_error, settle
 from replay.simulator import Arrival, Ending
+from replay.workloads import Clients
 from scheduler import AsyncClient, LaxityError
 from scheduler.core.outcomes import Outcome
 
@@ -314,10 +316,12 @@ def play_live(
     Raises:
         LaxityError: The daemon can't be reached.
         LiveError: A process that sends has failed.
-        ValueError: The number of processes is not from 1.
+        ValueError: The number of processes is not from 1, or more than 1 for clients that wait.
     """
     if processes < 1:
         raise ValueError(f"processes is an integer from 1, not {processes!r}")
+    if processes > 1 and isinstance(arrivals, Clients):
+        raise ValueError("clients that wait for their answers are played by one process: --jobs 1")
     if processes > 1:
         from replay.live_processes import Crew
 
@@ -336,13 +340,18 @@ async def _play_here(
 ) -> LiveTally:
     tally = LiveTally()
 
+    turns: Turns | None = None
+
     def note(ending: LiveEnding) -> None:
         tally.add(ending)
         on_end(ending)
+        if turns is not None:
+            turns.answered(ending.at_ns)
 
     async with AsyncClient(url, token=token) as client:
         inputs = make_inputs(await client.models())
         player = Player(client, inputs, note, time.monotonic_ns() + _LEAD_NS, settle_s)
+        turns = Turns(arrivals, player.now_ns) if isinstance(arrivals, Clients) else None
 
         async def report() -> None:
             while True:
@@ -352,7 +361,7 @@ async def _play_here(
 
         reporting = asyncio.ensure_future(report())
         try:
-            await player.play(enumerate(arrivals))
+            await player.play(enumerate(arrivals) if turns is None else turns.numbered())
         finally:
             reporting.cancel()
         tally.sent, tally.elapsed_ns = player.sent, player.now_ns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from replay.experiment import Experiment
 from replay.live import LiveEnding, play_live
 from replay.results import Row, RunResult
+from replay.workloads import Clients
 from scheduler import Client, LaxityError
 
 CONNECT_TIMEOUT_S = 2.0
@@ -45,6 +46,7 @@ def play_experiment(
         result.add(row_of(ending))
 
     arrivals = experiment.arrivals(seed)
+    result.closed = isinstance(arrivals, Clients)
     try:
         tally = play_live(url, arrivals, note, processes=processes)
     except KeyboardInterrupt:

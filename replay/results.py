@@ -220,6 +220,7 @@ class RunResult:
         calibration: Promised share, observed share, and how many batches say so.
         tallies: All requests counted, by (model, priority).
         notes: What a reader has to know of how this came about.
+        closed: Whether requests waited for the answers to earlier ones.
     """
 
     scenario: str
@@ -235,6 +236,7 @@ class RunResult:
     calibration: list[tuple[float, float, int]] = field(default_factory=list)
     tallies: dict[tuple[str, int], Tally] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    closed: bool = False
 
     def add(self, row: Row) -> None:
         """Takes in one more request."""
@@ -309,6 +311,7 @@ class RunResult:
             "outcomes": dict(sorted(self.outcomes().items())),
             "calibration": [list(point) for point in self.calibration],
             "notes": list(self.notes),
+            **({"closed": True} if self.closed else {}),
             "tallies": [_tally_data(key, self.tallies[key]) for key in sorted(self.tallies)],
             "timeline": [[s.at_ns, s.queued, dict(s.busy)] for s in self.timeline],
             "rows": self.rows.to_data(),
@@ -331,6 +334,7 @@ class RunResult:
             [(promised, observed, count) for promised, observed, count in data["calibration"]],
             dict(map(_tally_of, data["tallies"])),
             list(data["notes"]),
+            data.get("closed", False),
         )
 
 

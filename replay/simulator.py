@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scheduler.core.commands import Dispatch, Finish, WakeAt
 from scheduler.core.events import (
@@ -26,6 +26,9 @@ from scheduler.core.requests import DEFAULT_PRIORITY, Request, RequestClass
 from scheduler.core.scheduler import Limits, Scheduler
 from scheduler.core.targets import TargetSpec
 from scheduler.core.values import value
+
+if TYPE_CHECKING:
+    from replay.workloads import Clients
 
 _NEVER_NS = 1 << 62
 
@@ -209,6 +212,20 @@ class Simulator:
             yield from self._tell(Submitted(requests), at_ns)
         while self._next_ns() < _NEVER_NS:
             yield from self._play_next()
+
+    def serve(self, clients: Clients) -> Iterator[Ending]:
+        """As `run`, but who asks hears of each ending before."""
+        while True:
+            due_ns, next_ns = clients.next_ns(), self._next_ns()
+            if due_ns is not None and due_ns < next_ns:
+                endings = self._tell(Submitted((self._request(next(clients)),)), due_ns)
+            elif next_ns < _NEVER_NS:
+                endings = self._play_next()
+            else:
+                return
+            for ending in endings:
+                clients.answered(ending.at_ns)
+                yield ending
 
     def _request(self, arrival: Arrival) -> Request:
         deadline_ns = arrival.at_ns + arrival.budget_ns

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scheduler.connection import Connection
 
 MAX_DEADLINE_MS = 24 * 3600 * 1000
-_MAX_TASK_MS = 10_000 * MAX_DEADLINE_MS
+MAX_TASK_MS = 10_000 * MAX_DEADLINE_MS
 DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 7
 _INTEGER = (int, np.integer)
@@ -184,7 +184,7 @@ def task_call(
         raise InvalidInput("a durable task has neither weight nor accept_late")
     if not isinstance(task_id, str) or not task_id:
         raise InvalidInput(f"id is the text by which the task is to be known, not {task_id!r}")
-    deadline_ms = checked_deadline_ms(deadline_ms, most_ms=_MAX_TASK_MS)
+    deadline_ms = checked_deadline_ms(deadline_ms, most_ms=MAX_TASK_MS)
     seconds_ms = timeout_s * 1e3
     call = infer_call(
         call_id, future, model, inputs, seconds_ms, variant=variant, priority=priority
@@ -328,7 +328,7 @@ def milliseconds(deadline_s: Any, deadline_ms: Any, durable: bool) -> float:
         raise InvalidInput("a deadline is given as deadline_s or as deadline_ms, not as both")
     if not is_number(deadline_s):
         raise InvalidInput(f"deadline_s is a number of seconds, not {deadline_s!r}")
-    most_ms = _MAX_TASK_MS if durable else MAX_DEADLINE_MS
+    most_ms = MAX_TASK_MS if durable else MAX_DEADLINE_MS
     if not 1e-9 <= deadline_s <= most_ms / 1000:
         raise InvalidInput(_out_of_range("deadline_s", most_ms, f"{most_ms // 1000} s", deadline_s))
     return float(deadline_s) * 1000

@@ -33,6 +33,7 @@ from scheduler import (
     cli_token,
     cli_top,
 )
+from scheduler.address import AddressError
 from scheduler.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json, screen
 from scheduler.cli_help import COMMAND, COMMANDS, TwoWordCommands, examples, given
@@ -314,13 +315,16 @@ def infer(
     """Send one request, and see the result and where its time went."""
     if durable and (idle := {"top", "output"} & given(ctx).keys()):
         raise InputProblem(f"--{idle.pop()} is of a result: it goes with `laxity task result ID`")
+    if durable and accept_late:
+        raise InputProblem("--accept-late goes without --durable: a task that is late has expired")
     check_places(output)
-    black_white = _levels(levels)
+    black_white = cli_infer.read_levels(levels)
+    if deadline_ms is None:
+        deadline_ms = DURABLE_DEADLINE_MS if durable else DEADLINE_MS
+    cli_infer.check_deadline(deadline_ms, durable)
     with box(url) as client:
         listed = client.models()["models"]
         inputs = load_inputs(input_, _model_called(model, listed)["inputs"], black_white)
-        if deadline_ms is None:
-            deadline_ms = DURABLE_DEADLINE_MS if durable else DEADLINE_MS
         options: dict[str, Any] = {
             "deadline_ms": deadline_ms,
             "variant": variant,
@@ -332,18 +336,24 @@ def infer(
             cli_infer.keep(client, model, inputs, repeat, options, as_json)
             return
         ended = cli_infer.run(client, model, inputs, repeat, options)
-    if as_json:
-        print_json(cli_infer.report(model, inputs, ended, deadline_ms, top))
-    else:
-        cli_infer.show(Console(highlight=False), model, inputs, ended, deadline_ms, top)
-    _finish_infer(ended, repeat, output)
+    try:
+        _save_last(ended, output)  # who reads what is printed may go away
+    finally:
+        if as_json:
+            print_json(cli_infer.report(model, inputs, ended, deadline_ms, top))
+        else:
+            cli_infer.show(Console(highlight=False), model, inputs, ended, deadline_ms, top)
+    _finish_infer(ended, repeat)
 
 
-def _finish_infer(ended: list[cli_infer.Ended], repeat: int, output: Path | None) -> None:
+def _save_last(ended: list[cli_infer.Ended], output: Path | None) -> None:
     results = [one.result for one in ended if one.result is not None]
     if output is not None and results:
         cli_infer.save(output, results[-1].outputs)
         _say(f"saved {', '.join(results[-1].outputs)} of the last result to {output}")
+
+
+def _finish_infer(ended: list[cli_infer.Ended], repeat: int) -> None:
     errors = [one.error for one in ended if one.error is not None]
     if errors:
         some = f"{len(errors)} of {len(ended)} without a result; the first: "
@@ -353,16 +363,6 @@ def _finish_infer(ended: list[cli_infer.Ended], repeat: int, output: Path | None
         raise KeyboardInterrupt
     if errors:
         raise typer.Exit(1)
-
-
-def _levels(text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
-    black, _, white = text.partition(":")
-    try:
-        return float(black), float(white)
-    except ValueError:
-        raise InputProblem(f"--levels is BLACK:WHITE, such as 0:1 or 255:0, not {text!r}") from None
 
 
 # -- all of them
@@ -378,7 +378,7 @@ def main() -> None:
     try:
         with written():
             app()
-    except InputProblem as problem:
+    except (InputProblem, AddressError) as problem:
         _say(str(problem))
         sys.exit(2)
     except LaxityError as error:

@@ -14,7 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler.cli_help import COMMAND, examples
+from scheduler.cli_inputs import InputProblem
 from scheduler.config import load_config
+from scheduler.config_problems import ConfigError
 from scheduler.doctor import examine
 from scheduler.findings import Finding
 
@@ -27,7 +29,7 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
     **COMMAND,
     epilog=examples(
         ("laxity doctor", "the installation"),
-        ("laxity doctor --config edge.yaml", "and its folders, certificates and Redis"),
+        ("laxity doctor --config edge.yaml", "and its folders, clouds and Redis"),
         ("laxity doctor --json", "for scripts"),
     ),
 )
@@ -39,7 +41,11 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Look for what may be wrong around a box; exit status 1 if something is."""
-    findings = list(examine(load_config(config)))
+    try:
+        settings = load_config(config)
+    except ConfigError as error:
+        raise InputProblem(str(error)) from None
+    findings = list(examine(settings))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from scheduler.call import MAX_DEADLINE_MS, MAX_TASK_MS, checked_deadline_ms
 from scheduler.cli_box import print_json
 from scheduler.cli_inputs import InputProblem, Prepared
 from scheduler.cli_tables import figure, outputs_view, top_values
 from scheduler.client import Client
-from scheduler.errors import DeadlineInfeasible, LaxityError, RequestEnded
+from scheduler.errors import DeadlineInfeasible, InvalidInput, LaxityError, RequestEnded
 from scheduler.result import Result
 from scheduler.texts import decoded, dtype_name
 
@@ -84,6 +86,36 @@ def _one_after_another(
         except (RequestEnded, CancelledError) as problem:
             error = problem
         yield Ended((time.perf_counter_ns() - start_ns) / 1e6, result, error)
+
+
+def check_deadline(deadline_ms: float, durable: bool) -> None:
+    """Makes sure, before anything is read or sent, that a request can have it.
+
+    Raises:
+        InputProblem: It can't; says what it could be.
+    """
+    try:
+        most_ms = MAX_TASK_MS if durable else MAX_DEADLINE_MS
+        checked_deadline_ms(deadline_ms, "--deadline-ms", most_ms)
+    except InvalidInput as problem:
+        raise InputProblem(str(problem)) from None
+
+
+def read_levels(text: str | None) -> tuple[float, float] | None:
+    """What black and white become.
+
+    Raises:
+        InputProblem: They are not two finite numbers, unlike each other.
+    """
+    if text is None:
+        return None
+    try:
+        black, white = map(float, text.split(":"))
+    except ValueError:
+        black = white = 0.0
+    if not isfinite(white - black) or black == white:
+        raise InputProblem(f"--levels is BLACK:WHITE, such as 0:1 or 255:0, not {text!r}")
+    return black, white
 
 
 def keep(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,16 +39,23 @@ class InputProblem(LaxityError):
     code = "usage"
 
 
-def check_places(*paths: Path | None) -> None:
+def check_places(*paths: Path | None, read: Iterable[str | None] = ()) -> None:
     """Makes sure, before long work, that files could be where its results are to be written.
 
+    Args:
+        paths: Where.
+        read: What the work reads.
+
     Raises:
-        InputProblem: One could not, or two would be the same.
+        InputProblem: One could not, two would be the same, or one is read.
     """
+    sources = {os.path.realpath(each) for each in read if each and os.path.exists(each)}
     named = [path.absolute() for path in paths if path is not None]
     if len(set(named)) < len(named):
         raise InputProblem(f"{max(named, key=named.count)} is named twice")
     for path in paths:
+        if path is not None and os.path.realpath(path) in sources:
+            raise InputProblem(f"{path} is what is read; name another file to write to")
         if path is not None and path.is_dir():
             raise InputProblem(f"{path} is a folder; name a file to write to")
         if path is not None and not path.absolute().parent.is_dir():

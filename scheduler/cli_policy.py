@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scheduler.cli_help import COMMAND, COMMANDS, examples
+from scheduler.cli_inputs import InputProblem
 from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
@@ -118,7 +119,7 @@ def _test(trial: Trial, name: str, as_json: bool) -> bool:
             make = trial.read_policy(name)
             policy = make()
         except ValueError as error:
-            raise LaxityError(str(error)) from None
+            raise InputProblem(str(error)) from None
         label = "?".join([type(policy).__name__, *name.split("?")[1:]])
         with say.status("the laws") as status, _ended(policy) as again:
             verdicts = []

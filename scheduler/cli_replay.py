@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import warnings
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from scheduler.cli_help import COMMAND, examples, given
 from scheduler.cli_inputs import InputProblem, check_places
+from scheduler.cli_played import Files, give
 from scheduler.config_problems import ConfigError
 from scheduler.errors import LaxityError
 
@@ -154,7 +154,7 @@ def replay(
             raise typer.Exit(_verify(Path(source)))
         from replay.planning import Ask, plan
 
-        check_places(json_file, full, report, chart)
+        check_places(json_file, full, report, chart, read=(source, fleet))
         if _is_live(against):
             _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
         ask = Ask(
@@ -170,9 +170,10 @@ def replay(
         else:
             results, lost = _simulate(experiments, choices, seeds, jobs)
             compare = _played_pair(results, compare)
-        _show(results, compare)
-        _write(results, compare, json_file, full, report, chart)
-        if lost is not None:
+    pair = _pair(compare)
+    give(results, (pair[0], pair[1]) if pair else None, Files(json_file, full, report, chart))
+    if lost is not None:
+        with _plain_errors():
             raise lost
 
 
@@ -359,40 +360,6 @@ def _plain_errors() -> Iterator[None]:
         raise InputProblem(f"a number is too large to be played with: {error}") from None
     except (ValueError, OSError) as error:
         raise InputProblem(str(error)) from None
-
-
-# -- what is shown and written
-
-
-def _show(results: list[RunResult], compare: str | None) -> None:
-    from replay.report import print_table
-
-    pair = _pair(compare)
-    print_table(results, Console(), compare=(pair[0], pair[1]) if pair else None)
-
-
-def _write(
-    results: list[RunResult],
-    compare: str | None,
-    json_file: Path | None,
-    full: Path | None,
-    report: Path | None,
-    chart: Path | None,
-) -> None:
-    from replay.report import summary, write_chart, write_report
-    from replay.results import write_results
-
-    if json_file is not None:
-        json_file.write_text(json.dumps(summary(results), indent=1) + "\n")
-    if full is not None:
-        write_results(results, full)
-    if report is not None:
-        pair = _pair(compare)
-        write_report(results, report, compare=(pair[0], pair[1]) if pair else None)
-        _say(f"the report is in {report}")
-    if chart is not None:
-        write_chart(results, chart)
-        _say(f"the chart is in {chart}")
 
 
 def _say(text: str) -> None:

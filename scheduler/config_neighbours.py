@@ -12,7 +12,12 @@ from scheduler.address import Address, AddressError, parse_address
 from scheduler.config_types import ConfigPath, Section, one_or_more, written_as
 
 
-def _peer_address(value: object) -> Address:
+def peer_address(value: object) -> Address:
+    """Where another box is, from HOST:PORT or an address.
+
+    Raises:
+        AddressError: It is neither.
+    """
     if isinstance(value, Address):
         return value
     text = str(value)
@@ -24,7 +29,7 @@ def _peer_address(value: object) -> Address:
 
 PeerAddress = Annotated[
     Address,
-    PlainValidator(_peer_address),
+    PlainValidator(peer_address),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "examples": ["10.0.0.7:8702", "tls://box-a.lan:8743"]}),
 ]

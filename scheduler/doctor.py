@@ -353,6 +353,19 @@ def _check_bounds(where: str, most_bytes: int, policy: str) -> Iterator[Finding]
         yield Finding("cache", "good", f"{where} holds {most_bytes / 1e6:,.0f} MB, then {policy}")
 
 
+# -- clouds
+
+
+def check_clouds(around: Surroundings) -> Iterator[Finding]:
+    """Servers that do not answer, do not let the box in, or lack its models."""
+    if not around.config.cloud:
+        yield Finding("cloud", "good", "there is none")
+        return
+    from scheduler.doctor_cloud import look_at_clouds  # slow to import: gRPC
+
+    yield from look_at_clouds(around.config)
+
+
 CHECKS: tuple[Check, ...] = (
     check_packages,
     check_onnxruntime,
@@ -361,5 +374,6 @@ CHECKS: tuple[Check, ...] = (
     check_processor,
     check_memory,
     check_open_files,
+    check_clouds,
     check_cache,
 )

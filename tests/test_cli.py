@@ -223,6 +223,7 @@ class TestHelp:
             ("status --interval 3", "--interval goes with --watch"),
             ("infer digits -i x.npy --durable --top 3", "--top is of a result"),
             ("infer digits -i x.npy --durable -o x.npz", "--output is of a result"),
+            ("infer digits -i x.npy --durable --accept-late", "--accept-late goes without"),
             ("explain --journal x --url unix:///x", "leave --url out"),
         ],
     )
@@ -230,6 +231,27 @@ class TestHelp:
         status, out, err = laxity(*words.split())
         assert (status, out) == (2, "")
         assert said in err
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("infer", "digits", "-i", "x.npy", "--variant", ""),
+            ("infer", "digits", "-i", ""),
+            ("infer", "digits", "--input="),
+            ("infer", "", "-i", "x.npy"),
+            ("status", "--url", ""),
+            ("replay", ""),
+            ("replay", "load-1_2", "--fleet", ""),
+            ("replay", "load-1_2", "--report", ""),
+            ("policy", "test", ""),
+            ("doctor", "--config", ""),
+        ],
+    )
+    def test_what_is_given_is_not_empty(self, laxity, words):
+        """As `--fleet "$FLEET"` is without that variable: nothing takes its place."""
+        status, out, err = laxity(*words)
+        assert (status, out) == (2, "")
+        assert "it is empty" in err
 
     def test_what_a_terminal_cannot_show_is_replaced(self):
         ended = subprocess.run(
@@ -251,7 +273,7 @@ class TestWithoutABox:
 
     def test_an_address_that_is_none(self, laxity):
         status, _, err = laxity("status", "--url", "10.0.0.7:8701")
-        assert status == 1
+        assert status == 2
         assert "did you mean 'tcp://10.0.0.7:8701'?" in err
 
 
@@ -437,10 +459,12 @@ class TestInfer:
         assert 100e6 < header["budget_ns"] <= 5000e6
 
     @pytest.mark.parametrize("words", [(), ("--durable",)])
-    def test_no_time_at_all_is_not_the_default(self, box, laxity, scan, words):
-        status, out, err = laxity("infer", "digits", "-i", scan, "--deadline-ms", "0", *words)
-        assert (status, out) == (1, "")
-        assert "more than 0" in err
+    @pytest.mark.parametrize("deadline", ["0", "-1", "nan", "inf", "1e30"])
+    def test_no_time_at_all_is_not_the_default(self, box, laxity, scan, deadline, words):
+        status, out, err = laxity("infer", "digits", "-i", scan, "--deadline-ms", deadline, *words)
+        assert (status, out) == (2, "")
+        assert "--deadline-ms is more than 0" in err
+        assert not box.messages("models"), "no box is needed to see that"
 
     @pytest.mark.parametrize("words", [(), ("--json",)])
     def test_tasks_that_are_kept_are_named_though_the_next_is_refused(
@@ -526,6 +550,9 @@ class TestInfer:
             ("infer digits -i {text}", "'image' is float32 [1, 2, 2]; the file has string"),
             ("infer digits -i {scan} -i {scan}", "'image' is given twice"),
             ("infer digits -i {scan} --levels black", "--levels is BLACK:WHITE"),
+            ("infer digits -i {scan} --levels nan:1", "--levels is BLACK:WHITE"),
+            ("infer digits -i {scan} --levels 0:inf", "--levels is BLACK:WHITE"),
+            ("infer digits -i {scan} --levels 1:1", "--levels is BLACK:WHITE"),
             ("infer digits -i {scan}[5]", "has 2 items; there is no item 5"),
             ("infer pair -i {scan}", "--input left="),
             ("infer pair -i left={one}", "no --input for right (float32 [1])"),

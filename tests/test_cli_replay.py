@@ -256,6 +256,12 @@ def test_one_scenario_by_its_name_and_a_report(run):
     assert "<html" in Path("report.html").read_text()
 
 
+def test_a_file_may_be_called_as_the_scenario_is(run):
+    status, _, err = run("load-0_5", "--requests", "9", "--no-bound", "--json", "load-0_5")
+    assert status == 0, err
+    assert rows("load-0_5")
+
+
 def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("LAXITY_URL", raising=False)
@@ -277,6 +283,9 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["load-0_5", "--compare", "edf"], "--compare takes two policies"),
         (["load-0_5", "--json", "no/where.json"], "there is no folder no"),
         (["load-0_5", "--report", "empty"], "empty is a folder"),
+        (["work.yaml", "--fleet", "fleet.yaml", "--json", "./work.yaml"], "is what is read"),
+        (["work.yaml", "--fleet", "fleet.yaml", "--report", "fleet.yaml"], "is what is read"),
+        (["work.yaml", "--fleet", "tcp://box"], "'tcp://box' lacks a port: tcp://HOST:PORT"),
         (["load-0_5", "--only", "load-*"], "--only is for 'scenarios'"),
         (["trace.csv", "--fleet", "fleet.yaml", "--deadline-ms", "inf"], "a number is too large"),
         (["load-0_5", "--requests", "9", "--policy", "broken.py"], "broken.py"),

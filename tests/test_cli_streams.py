@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.fake_box import FakeBox
@@ -54,3 +56,48 @@ def test_no_connection_takes_the_place_of_a_closed_stream(tmp_path, after):
         assert shell(f"status --json --url {box.url}", after) == (0, "")
     finally:
         box.close()
+
+
+def replayed(folder: Path, *files: str) -> str:
+    """A command line that plays a few requests and writes these files."""
+    fleet, work = folder / "fleet.yaml", folder / "work.yaml"
+    fleet.write_text(
+        "models: [{name: digits, base_ms: 5, per_item_ms: 1}]\n"
+        "boxes: [{devices: [{id: 'cpu:0'}]}]\n"
+    )
+    work.write_text(
+        "requests: 9\nprocess: poisson\nload: 0.8\nmix: [{model: digits, deadline_ms: 50}]\n"
+    )
+    return f"replay {work} --fleet {fleet} --policy edf,fcfs --no-bound {shlex.join(files)}"
+
+
+def test_who_reads_a_table_no_further_has_the_files_all_the_same(tmp_path):
+    page, rows = tmp_path / "r.html", tmp_path / "r.json"
+    command = replayed(tmp_path, "--report", str(page), "--json", str(rows))
+    assert shell(command, "| true") == (1, f"laxity: the report is in {page}\n")
+    assert "</html>" in page.read_text()
+    assert len(json.loads(rows.read_text())) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_takes_one_file_and_not_the_others(tmp_path):
+    page = tmp_path / "r.html"
+    command = replayed(tmp_path, "--json", "/dev/full", "--report", str(page))
+    status, err = shell(command, "> /dev/null")
+    assert status == 2
+    assert err.splitlines() == [
+        f"laxity: the report is in {page}",
+        "laxity: /dev/full can't be written: No space left on device",
+    ]
+    told = "laxity: the output can't be written: No space left on device\n"
+    assert shell(replayed(tmp_path), "> /dev/full") == (1, told)
+
+
+def test_who_reads_a_result_no_further_has_it_in_its_file(box, tmp_path):
+    scan, out = tmp_path / "scan.npy", tmp_path / "out.npz"
+    np.save(scan, np.zeros(3, np.float32))
+    box.on_infer = lambda peer, header: peer.answer(header)
+    command = f"infer digits -i {scan} --deadline-ms 60000 -o {out} --url {box.url}"
+    status, err = shell(command, "| true")
+    assert (status, err) == (1, f"laxity: saved image of the last result to {out}\n")
+    assert out.exists()

@@ -235,6 +235,7 @@ def test_the_command_says_it_and_its_status_tells(tmp_path, monkeypatch, capsys)
         return int(exit_.value.code or 0), capsys.readouterr().out
 
     assert run()[0] == 0
+    assert run("--config", str(tmp_path / "none.yaml")) == (2, "")
     status, told = run("--config", str(file), "--json")
     assert status == 1
     assert [each["check"] for each in json.loads(told) if each["level"] == "error"] == ["cache"]

@@ -35,6 +35,10 @@ FORMATS: dict[str, TraceFormat] = {
 """The known formats by name; a first line is offered to each in this order."""
 
 
+_MOST_COPIES = 1_000_000
+"""Of a line of a trace: those of one gap are in memory together."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Options:
     speed: float
@@ -46,8 +50,9 @@ class _Options:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.speed) and self.speed > 0):
             raise ValueError(f"speed is a number above 0, not {self.speed!r}")
-        if not (math.isfinite(self.rate_scale) and self.rate_scale > 0):
-            raise ValueError(f"rate_scale is a number above 0, not {self.rate_scale!r}")
+        if not 0 < self.rate_scale <= _MOST_COPIES:
+            most = f"at most {_MOST_COPIES:,}"
+            raise ValueError(f"rate_scale is a number above 0 and {most}, not {self.rate_scale!r}")
         if not (math.isfinite(self.sort_window_s) and self.sort_window_s >= 0):
             raise ValueError(f"sort_window_s is a number from 0, not {self.sort_window_s!r}")
         start_s, end_s = self.slice_s

@@ -58,6 +58,9 @@ class Figures:
         p50_ms: Median latency of the results.
         p99_ms: 99 % quantile of it.
         endings: How many ended how.
+        on_time_per_s: How many were on time in each second, from the start to the last end.
+        after_last: The share of the weight on time that was not there yet when the last request
+            came.
         within: Share of the weight answered within 0, 1, ... `RATIO_STEPS` steps of its budget.
         timeline: What happened when; None where nothing did.
     """
@@ -69,6 +72,8 @@ class Figures:
     p50_ms: float | None
     p99_ms: float | None
     endings: Mapping[str, int]
+    on_time_per_s: float
+    after_last: float
     within: Floats
     timeline: Timeline | None
 
@@ -112,6 +117,8 @@ def figures(result: RunResult) -> Figures:
         p50_ms=_quantile_ms(latencies_ns, 0.5),
         p99_ms=_quantile_ms(latencies_ns, 0.99),
         endings=endings(total),
+        on_time_per_s=_per_s(total.on_time, columns),
+        after_last=_after_last(columns),
         within=_within(columns),
         timeline=_timeline(columns, result.timeline, result.rows.stride),
     )
@@ -168,6 +175,20 @@ def _within(columns: _Columns) -> Floats:
     summed = np.concatenate([[0.0], np.cumsum(columns.weight[usable][order])])
     steps = np.arange(RATIO_STEPS + 1) / (RATIO_STEPS / RATIO_HIGH)
     return np.asarray(summed[np.searchsorted(ratio[order], steps, side="right")] / total)
+
+
+def _per_s(count: int, columns: _Columns) -> float:
+    last_ns = float(np.max(columns.intended_ns + columns.latency_ns, initial=0))
+    return count / last_ns * 1e9 if last_ns else 0.0
+
+
+def _after_last(columns: _Columns) -> float:
+    on_time = columns.ending == ENDINGS.index("on time")
+    last_ns = np.max(columns.intended_ns, initial=0)
+    ended_ns = columns.intended_ns + columns.latency_ns
+    after = on_time & (columns.intended_ns < last_ns) & (last_ns < ended_ns)
+    whole = float(columns.weight[on_time].sum())
+    return float(columns.weight[after].sum()) / whole if whole else 0.0
 
 
 def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Timeline | None:

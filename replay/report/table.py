@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,9 +19,13 @@ from replay.results import RunResult
 
 _CASES_ON_TERMINAL = 12
 _WIDE, _NARROW = 140, 100
-_FEW, _MOST_LEFT_OUT = 2, 3
+_FEW, _MOST_LEFT_OUT = 2, 4
 _POLICY_WIDTH = 8
 """The least width of a policy's name, which goes on in the next line where it is longer."""
+_BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
+
+_MOST_AFTER_LAST = 0.05
+"""Of what is on time, from which share on it is told that it came after the last request."""
 
 _NOTHING = "–"  # noqa: RUF001 - a dash is what stands in an empty cell
 
@@ -72,6 +77,7 @@ def _share_of(ending: str) -> Measure:
 
 _COLUMNS: Sequence[Column] = (
     Column("on time %", lambda run: run.on_time, percent),
+    Column("on time/s", lambda run: run.on_time_per_s, milliseconds),
     Column("of bound %", lambda run: run.of_bound, percent),
     Column("p50 ms", lambda run: run.p50_ms, milliseconds),
     Column("p99 ms", lambda run: run.p99_ms, milliseconds),
@@ -81,12 +87,21 @@ _COLUMNS: Sequence[Column] = (
 )
 _NOT_IF_NARROW = ("failed", "joules")
 _NOT_IF_SMALL = (*_NOT_IF_NARROW, "p50 ms", "late", "expired", "cost")
+_NOT_IF_TINY = (*_NOT_IF_SMALL, "of bound", "p99 ms")
 
 
 def columns(found: Study) -> list[Column]:
-    """What is told of a policy, in the order of the table; of energy, where some is known."""
-    metered = any(run.energy_j for run in found.runs())
-    return [column for column in _COLUMNS if metered or column.title != "joules"]
+    """What is told of a policy, in the order of the table, where it is known and says something.
+
+    On time per second is of clients that wait, and those have no bound.
+    """
+    closed = [run.result.closed for run in found.runs()]
+    told = {
+        "joules": any(run.energy_j for run in found.runs()),
+        "on time/s": any(closed),
+        "of bound %": not closed or not all(closed),
+    }
+    return [column for column in _COLUMNS if told.get(column.title, True)]
 
 
 def cells(found: Study, policy: str, case: Case | None = None) -> list[str]:
@@ -115,6 +130,8 @@ def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
                 "against": result.against,
                 "requests": run.requests,
                 "on_time_share": run.on_time,
+                "on_time_per_s": run.on_time_per_s,
+                "after_last_share": run.after_last,
                 "bound": result.bound,
                 "bound_share": run.of_bound,
                 "p50_ms": run.p50_ms,
@@ -150,6 +167,13 @@ def notes(found: Study) -> list[str]:
             "The policies did not all play the same cases with the same seeds: "
             "their means over all cases are not of the same work."
         )
+    if any(run.result.closed for run in found.runs()):
+        said.append(
+            "Clients waited for each answer before they asked again, so each policy was asked for "
+            "something else, and for less the slower it was: compare what is on time per second, "
+            "and take no overload from it."
+        )
+    said += _short(found)
     strides = [run.result.rows.stride for run in found.runs()]
     if max(strides, default=1) > 1:
         said.append(
@@ -157,6 +181,22 @@ def notes(found: Study) -> list[str]:
             "of latency and time are of these, shares and counts are of all."
         )
     return said
+
+
+def _short(found: Study) -> Iterator[str]:
+    """Where the end of a run, when nothing else came, is much of what it shows."""
+    of_runs = [
+        (run.after_last, case.name, policy)
+        for (case, policy), runs in found.cells.items()
+        for run in runs
+    ]
+    share, case_name, policy = max(of_runs, default=(0.0, "", ""))
+    if share > _MOST_AFTER_LAST:
+        yield (
+            f"{case_name} is short: {share:.0%} of what {policy} has on time still waited or ran "
+            "when the last request came, and had the devices to itself from then on: that flatters "
+            "who serves late. Play more (--requests, a longer trace)."
+        )
 
 
 def print_table(
@@ -189,13 +229,35 @@ def _blocks(found: Study, width: int) -> list[Table]:
         heads, blocks = _told(found, left_out)
         down = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
         widths = [max(map(len, column)) for column in down]
-        padding = int(left_out < _FEW)
         # Of a line, the box takes a place at each end and between columns.
-        taken = sum(widths[1:]) + len(widths) + 1 + 2 * padding * len(widths)
-        if taken + min(widths[0], _POLICY_WIDTH) <= width:
+        room = width - sum(widths[1:]) - len(widths) - 1
+        if room >= min(widths[0], _POLICY_WIDTH):
             break
-    widths[0] = min(widths[0], max(_POLICY_WIDTH, width - taken))
+    spaced, tight = (_folded(found, room - spaces) for spaces in (2 * len(widths), 0))
+    padding = int(left_out < _FEW and "".join(spaced).count("\n") <= "".join(tight).count("\n"))
+    policies = dict(zip(found.policies, spaced if padding else tight, strict=True))
+    lines = [heads[0], *(line for name in policies.values() for line in name.split("\n"))]
+    widths[0] = max(map(len, lines))
+    for _, rows in blocks:
+        for row in rows:
+            row[0] = policies[row[0]]
     return [_block(name, heads, widths, rows, padding) for name, rows in blocks]
+
+
+def _folded(found: Study, room: int) -> list[str]:
+    return [folded(policy, max(_POLICY_WIDTH, room)) for policy in found.policies]
+
+
+def folded(name: str, width: int) -> str:
+    """A policy's name in lines of no more than a width, which end between its parts if they can."""
+    lines = [""]
+    for part in _BETWEEN_PARTS.split(name):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
@@ -204,12 +266,13 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
     Args:
         found: The runs.
         left_out: 1 leaves out all intervals but that of the share on time, 2 also the share that
-            failed and energy, 3 all but the shares on time, of the bound and refused, and p99.
+            failed and energy, 3 all but the shares on time, of the bound and refused, and p99,
+            4 all but the shares on time and refused, and every interval.
     """
     titles = [column.title for column in columns(found)]
     if left_out:
         titles = [title.removesuffix(" %") for title in titles]
-    unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_SMALL)[left_out]
+    unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_SMALL, _NOT_IF_TINY)[left_out]
     kept = [i for i, title in enumerate(titles) if title not in unwanted]
     blocks: list[tuple[str, list[list[str]]]] = []
     for name, case in _shown(found):
@@ -217,7 +280,8 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
         for policy in found.policies:
             row = cells(found, policy, case)
             if left_out:
-                row[1:] = [cell.split(" ±")[0] for cell in row[1:]]
+                bare = int(left_out < _MOST_LEFT_OUT)
+                row[bare:] = [cell.split(" ±")[0] for cell in row[bare:]]
             rows.append([policy, *(row[index] for index in kept)])
         blocks.append((name, rows))
     return ["policy", *(titles[index] for index in kept)], blocks
@@ -253,7 +317,7 @@ def _block(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), title=title, title_justify="left")
     for index, (head, width) in enumerate(zip(heads, widths, strict=True)):
         side: Literal["left", "right"] = "right" if index else "left"
-        table.add_column(head, justify=side, no_wrap=index > 0, overflow="fold", width=width)
+        table.add_column(head, justify=side, no_wrap=True, overflow="fold", width=width)
     for row in rows:
         table.add_row(*map(Text, row))
     return table
@@ -266,6 +330,8 @@ def compared(found: Study, asked: tuple[str, str] | None) -> tuple[str, str] | N
         ValueError: One that was asked for has no runs.
     """
     if asked is None:
+        if any(run.result.closed for run in found.runs()):
+            return None  # they were not asked for the same
         first_two = tuple(found.policies)
         return (first_two[0], first_two[1]) if len(first_two) == 2 else None
     for policy in asked:

@@ -1,6 +1,7 @@
 """Workloads: when requests come and what they are, as seeded streams of any length."""
 
 from replay.workloads.amounts import Amount, Fixed, OneOf, Uniform
+from replay.workloads.clients import Clients, ClientStream
 from replay.workloads.describing import load_workload, parse_workload
 from replay.workloads.errors import WorkloadError
 from replay.workloads.mix import Arrival, Mix, MixEntry
@@ -28,6 +29,8 @@ __all__ = [
     "Arrival",
     "Bursts",
     "Cameras",
+    "ClientStream",
+    "Clients",
     "Constant",
     "Diurnal",
     "Fixed",

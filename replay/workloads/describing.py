@@ -3,7 +3,7 @@
 A workload is one stream, or a list of `streams`:
 
     seconds: 60                      # or requests: 10000, or both
-    process: gamma                   # constant, poisson, gamma, bursts, diurnal, cameras, trace
+    process: gamma                   # or another one of `_ALL_PROCESSES`
     cv: 4                            # the process's own keys
     rate_per_s: 200                  # or load: 0.9, a share of the targets' capacity
     mix:
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.readers import FORMATS
+from replay.workloads.clients import ClientStream
 from replay.workloads.errors import WorkloadError
 from replay.workloads.keys import Keys, is_number, nearest
 from replay.workloads.mix import Mix, MixEntry
@@ -26,8 +27,9 @@ from replay.workloads.workload import Stream, TraceStream, Workload
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.yaml_loader import MALFORMED, load
 
-_ALL_PROCESSES = (*PROCESSES, "trace")
+_ALL_PROCESSES = (*PROCESSES, "clients", "trace")
 _MOST = 10**12
+_MOST_CLIENTS = 100_000
 
 
 def load_workload(path: Path | str) -> Workload:
@@ -61,7 +63,7 @@ def parse_workload(data: object, source: str = "workload", folder: Path | str = 
     seconds = keys.number("seconds", "seconds above 0") if "seconds" in keys else None
     requests = keys.whole("requests", "a whole number from 1", 0, 1, _MOST) or None
     keys.take("seconds")
-    streams: list[Stream | TraceStream] = []
+    streams: list[Stream | TraceStream | ClientStream] = []
     if "streams" in keys:
         for place, item in keys.items("streams", f"a list of {wanted}"):
             inner = Keys(item, source, place, wanted)
@@ -70,13 +72,16 @@ def parse_workload(data: object, source: str = "workload", folder: Path | str = 
     else:
         streams.append(_stream(keys, Path(folder)))
     keys.finish()
-    endless = any(isinstance(each, Stream) and each.end_s is None for each in streams)
+    waiting = any(isinstance(each, ClientStream) for each in streams)
+    if waiting and len(streams) > 1:
+        raise WorkloadError(f"{source}: clients stand alone: no other stream goes with them")
+    endless = waiting or any(isinstance(each, Stream) and each.end_s is None for each in streams)
     if endless and seconds is None and requests is None:
         raise WorkloadError(f"{source} has no end; give it seconds or requests")
     return Workload(tuple(streams), seconds, requests)
 
 
-def _stream(keys: Keys, folder: Path) -> Stream | TraceStream:
+def _stream(keys: Keys, folder: Path) -> Stream | TraceStream | ClientStream:
     name = keys.take("process")
     if not isinstance(name, str):
         raise keys.wrong("process", f"one of {', '.join(_ALL_PROCESSES)}")
@@ -84,7 +89,16 @@ def _stream(keys: Keys, folder: Path) -> Stream | TraceStream:
         hint = nearest(name, _ALL_PROCESSES)
         raise keys.problem("process", f"should be a known process, not {name!r}; {hint}")
     mix = _mix(keys, traced=name == "trace")
+    if name == "clients":
+        return _clients(keys, mix)
     return _trace(keys, mix, folder) if name == "trace" else _process(keys, name, mix)
+
+
+def _clients(keys: Keys, mix: Mix) -> ClientStream:
+    if not (count := keys.whole("clients", "how many there are, from 1", 0, 1, _MOST_CLIENTS)):
+        raise keys.wrong("clients", "how many there are, from 1")
+    think_ms = keys.amount("think_ms", "ms", zero=True)
+    return ClientStream(count, mix) if think_ms is None else ClientStream(count, mix, think_ms)
 
 
 def _process(keys: Keys, name: str, mix: Mix) -> Stream:

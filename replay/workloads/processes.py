@@ -1,7 +1,7 @@
 """When requests come: arrival processes as endless streams of times, in integer nanoseconds.
 
-A process is open-loop: it comes whatever became of what came before. Same rate and seed, same
-times.
+A process is open-loop: it comes whatever became of what came before (`clients.py` has those who
+wait). Same rate and seed, same times.
 """
 
 from __future__ import annotations

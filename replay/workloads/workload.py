@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from replay.readers import open_trace
+from replay.workloads.clients import Clients, ClientStream
 from replay.workloads.errors import WorkloadError
 from replay.workloads.mix import Arrival, Mix
 from replay.workloads.processes import Process
@@ -136,12 +137,12 @@ class Workload:
     """Streams of requests that come at once.
 
     Attributes:
-        streams: At least one.
+        streams: At least one; clients that wait for their answers are the only one.
         seconds: How long it lasts; None is as long as its streams do.
         requests: How many it has at most; None is no limit.
     """
 
-    streams: tuple[Stream | TraceStream, ...]
+    streams: tuple[Stream | TraceStream | ClientStream, ...]
     seconds: float | None = None
     requests: int | None = None
 
@@ -152,7 +153,7 @@ class Workload:
         capacity_per_s: float | None = None,
         base_ns: Mapping[str, int] | None = None,
     ) -> Iterator[Arrival]:
-        """The requests in order of time, made as they are asked for.
+        """The requests in order of time, made as they are asked for; `Clients` where some wait.
 
         Args:
             seed: Same seed, same requests. Another mix leaves the times as they are.
@@ -163,16 +164,26 @@ class Workload:
             WorkloadError: A `load` or `deadline_scale` without what it is a multiple of.
             TraceError: A trace can't be read. Comes with the request where it shows.
         """
+        if isinstance(first := self.streams[0], ClientStream):
+            end_ns = None if self.seconds is None else round(self.seconds * 1e9)
+            return Clients(first, seed, base_ns, end_ns, self.requests)
         setting = Setting(seed, capacity_per_s, base_ns)
-        each = [stream.arrivals(setting, str(at)) for at, stream in enumerate(self.streams)]
+        each = [
+            stream.arrivals(setting, str(at))
+            for at, stream in enumerate(self.streams)
+            if not isinstance(stream, ClientStream)
+        ]
         return islice(_before(merge(each), self.seconds), self.requests)
 
     def with_load(self, load: float) -> Workload:
         """The same, with all its processes' rates together at a share of the capacity.
 
         Raises:
-            WorkloadError: A stream is a trace, or some rates are loads and others are not.
+            WorkloadError: A stream is a trace or of clients that wait for their answers, or some
+                rates are loads and others are not.
         """
+        if isinstance(self.streams[0], ClientStream):
+            raise WorkloadError("clients ask as fast as they are answered, whatever the load")
         streams = [stream for stream in self.streams if isinstance(stream, Stream)]
         if len(streams) < len(self.streams):
             raise WorkloadError("the load of a trace can't be set; give it a rate_scale")

@@ -75,6 +75,11 @@ class Offer:
         return self.energy_uj[metered[-1]] * requests / metered[-1]
 
     def elements(self, shapes: Shapes) -> int:
-        """How many elements an item of these shapes has in inputs with free dimensions."""
+        """How many elements an item of these shapes has in inputs with free dimensions.
+
+        Without shapes, as requests of a workload have none, it is one of those that were measured.
+        """
+        if not shapes:
+            shapes = self.item_shapes
         pairs = zip(shapes, self.item_shapes, strict=False)  # a model may have been exchanged
         return sum([prod(shape) for shape, own in pairs if own])

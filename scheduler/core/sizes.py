@@ -192,6 +192,10 @@ class SizedCurves:
 
     def guess(self, curve: SizedCurve) -> float:
         """How many times as long as measured items of a size may take, by those of other sizes."""
-        others = [each for each in self._others.values() if each is not curve]
-        known = [(each.step, each.factor) for each in others if each.factor is not None]
-        return factor_at(curve.step, sorted([*known, (self._at, 1.0)]))
+        return factor_at(curve.step, self.known(but=curve))
+
+    def known(self, but: SizedCurve | None = None) -> list[tuple[int, float]]:
+        """How many times as long as measured items of each size take, as `factor_at` wants it."""
+        others = [each for each in self._others.values() if each is not but]
+        found = [(each.step, each.factor) for each in others if each.factor is not None]
+        return sorted([*found, (self._at, 1.0)])

@@ -273,6 +273,11 @@ class TargetState:
         self._stale_ns = min(ahead, default=None)
         return count > 0
 
+    def sizes(self) -> Iterator[tuple[Offer, list[tuple[int, float]]]]:
+        """Its offers of models that take inputs of any size, and what each size takes."""
+        for key, sized in self._sized.items():
+            yield self._curves[key].offer, sized.known()
+
     def _all_curves(self) -> Iterator[LatencyCurve]:
         for key, curve in self._curves.items():
             if key in self._sized:

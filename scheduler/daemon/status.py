@@ -40,7 +40,7 @@ def status_of(
         "targets": [
             {
                 "id": target_id,
-                **_about(core.targets.get(target_id)),
+                **about(core.targets.get(target_id)),
                 **way.describe(),
                 "energy": energy.describe(target_id),
             }
@@ -49,15 +49,31 @@ def status_of(
     }
 
 
-def _about(target: TargetState | None) -> dict[str, Any]:
+def about(target: TargetState | None) -> dict[str, Any]:
     """A target as the core knows it; None before it came up for the first time."""
     if target is None:
-        return {"up": False, "runs": 0, "calibration": [], "transfer_ns": (0, 0.0), "costs": {}}
+        return {
+            "up": False,
+            "runs": 0,
+            "calibration": [],
+            "sizes": [],
+            "transfer_ns": (0, 0.0),
+            "costs": {},
+        }
     spec = target.spec
     return {
         "up": target.up,
         "runs": len(target.runs),
         "calibration": [each._asdict() for each in target.calibration()],
+        "sizes": [
+            {
+                "model": offer.model,
+                "variant": offer.variant,
+                "item_shapes": offer.item_shapes,
+                "factors": [(step, amount(factor)) for step, factor in known],
+            }
+            for offer, known in target.sizes()
+        ],
         "transfer_ns": (spec.transfer_ns[0], amount(spec.transfer_ns[1])),
         "costs": {
             "cost_per_request": spec.cost_per_request,

@@ -71,6 +71,14 @@ def test_a_step_holds_sizes_that_differ_by_less_than_a_quarter(elements):
 # -- what was measured of one size
 
 
+def test_a_request_without_shapes_is_of_the_measured_size():
+    """A workload has models, and seldom what is given to them."""
+    device = Device(measured_at(100))
+    device.run(1_000, *[20.0] * FINDING)
+    curve = device.state.curve(device.offer, RequestClass("m"))
+    assert curve is device.state.curve(device.offer, speech(100))
+
+
 def test_an_offer_without_free_dimensions_has_one_curve_for_all():
     device = TargetState(target("t", fixed := offer()))
     device.add_offers([fixed])

@@ -141,6 +141,26 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path):
     assert ended.stderr.startswith("--json goes with --probe")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--models", "nowhere"), "--models nowhere: there is no such folder"),
+        (("--join", "box-a"), "--join box-a: 'tcp://box-a' lacks a port: tcp://HOST:PORT"),
+        (("--join", "a:1", "--join", "b:0"), "--join b:0: 'b:0' is not where another machine li"),
+    ],
+)
+def test_a_command_line_that_can_not_be_served_is_status_2(words, told):
+    ended = edge_agent(*words)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(told)
+
+
+def test_no_folder_is_not_the_one_where_it_was_started():
+    ended = edge_agent("--models", "")
+    assert ended.returncode == 2
+    assert "it is empty" in ended.stderr
+
+
 def test_the_version(laxity):
     assert edge_agent("--version").stdout == laxity("--version")[1]
 

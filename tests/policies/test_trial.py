@@ -48,6 +48,20 @@ def test_options_are_given_as_to_a_replay():
     assert "has no option 'quantil'" in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("godput", "did you mean 'goodput'?"),
+        ("nowhere.py", "there is no file"),
+        ("edf?quantile=2", "between 0 and 1"),
+    ],
+)
+def test_a_policy_that_is_not_there_is_not_one_that_fails(laxity, name, said):
+    status, out, err = laxity("policy", "test", name)
+    assert (status, out) == (2, "")
+    assert said in err
+
+
 def test_a_policy_that_breaks_a_law_fails_and_is_not_played(tmp_path):
     wrong = tmp_path / "sleepy.py"
     wrong.write_text("class Sleepy:\n    def decide(self, view):\n        return ()\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies import make_policy
-from replay.fleet import Fleet, FleetError, Kind, Truth, quantile_samples
+from replay.fleet import Device, Fleet, FleetError, Kind, Truth, quantile_samples
 from replay.fleet_file import LinkFile, parse_fleet
 from replay.fleet_sources import fleet_of_models, load_fleet, table_fleet
 from replay.fleet_world import RESEND_NS, Course, Link, Tempo
@@ -18,10 +18,14 @@ from replay.links import LOST, Delay, LinkTrace
 from replay.readers import TraceError
 from replay.simulator import Arrival, Ending, Simulator
 from scheduler.config_problems import ConfigError, read_yaml
+from scheduler.core.commands import Dispatch
 from scheduler.core.events import TargetDown, TargetUp
+from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
-from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.requests import Request, RequestClass
+from scheduler.core.sizes import step_of
+from scheduler.core.targets import Run, TargetSpec, TargetState
+from scheduler.daemon.status import about
 
 MS, S = 1_000_000, 1_000_000_000
 M = RequestClass("m")
@@ -222,6 +226,15 @@ def test_the_name_of_a_column_tells_its_unit(tmp_path, name, unit_ns):
     assert set(target.offers[0].latency_ns[1]) == {5000 * unit_ns}
 
 
+def test_what_is_generated_takes_as_long_as_was_measured():
+    offer = Offer("m", "v", "r", {1: (5 * MS,)}, item_shapes=((100,),))
+    truth = Truth(sizes={("m", "v"): [(step_of(100), 1.0), (step_of(1_000), 8.0)]})
+    takes_ns = Fleet("f", (Device(TargetSpec("t", (offer,)), None, truth),)).service_time(1)
+    run = Dispatch(1, "t", "m", "v", (1,), 0, "")
+    assert takes_ns(run, RequestClass("m")) == 5 * MS
+    assert takes_ns(run, RequestClass("m", shapes=((1_000,),))) == 40 * MS
+
+
 def test_what_a_box_says_of_its_models_becomes_a_fleet():
     latency = {"1": {"p50": 2.0, "p95": 3.0}, "4": {"p50": 5.0, "p95": 5.0}}
     place = {
@@ -247,6 +260,28 @@ def test_what_a_box_says_of_its_models_becomes_a_fleet():
     assert device.spec.cost_per_kwh == 0.3
     assert device.spec.lead_ns == target.lead_ns + 3 * MS
     assert device.link == Link(3 * MS, 0.5)
+
+
+def test_what_a_box_has_learned_of_sizes_is_true_of_its_fleet():
+    measured = Offer("m", "v", "r", {1: (5 * MS,)}, item_shapes=((100,),))
+    target = TargetState(TargetSpec("cpu:0", (measured,)))
+    target.add_offers([measured])
+    long = RequestClass("m", shapes=((1_000,),))
+    for now_ns in range(0, 10**9, 10**8):
+        request = Request(1, long, 10**10)
+        run = Run(1, "cpu:0", measured, (1,), {1}, now_ns, 0, requests=(request,))
+        target.last_done_ns = now_ns
+        target.observe(run, now_ns + 40 * MS)
+    status = {"targets": [{"id": "cpu:0", **about(target)}]}
+    place = {"target": "cpu:0", "runtime": "r", "latency_ms": {"1": {"p50": 5.0, "p95": 5.0}}}
+    said = {"models": [{"name": "m", "variants": [{"name": "v", "targets": [place]}]}]}
+    made = fleet_of_models(said, json.loads(json.dumps(status)))
+    ((offer,),) = (spec.offers for spec in made.targets())
+    assert offer.item_shapes == measured.item_shapes
+    takes_ns = made.service_time(1)
+    run_of_one = Dispatch(1, "cpu:0", "m", "v", (1,), 0, "")
+    assert takes_ns(run_of_one, RequestClass("m")) == pytest.approx(5 * MS, rel=0.01)
+    assert takes_ns(run_of_one, long) == pytest.approx(40 * MS, rel=0.05)
 
 
 # -- how much it can do

@@ -21,7 +21,7 @@ from replay.report.lines import Point
 from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import Estimate, estimate
 from replay.report.svg import count_axis, spread, ticks
-from replay.report.table import cells, columns, money
+from replay.report.table import cells, columns, folded, money
 from replay.results import Row, Rows, RunResult, Sample
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -354,6 +354,18 @@ class TestNumbers:
         assert "did not all play" in written([result("a"), result("b", load=1.5)], tmp_path)
         assert "did not all play" not in written([result("a"), result("b")], tmp_path)
 
+    def test_a_run_that_much_outlives_its_last_request_is_said_to_be_short(self, tmp_path):
+        def queued(requests: int) -> RunResult:
+            run = RunResult("s", "fcfs", 1)
+            for index in range(requests):
+                run.add(row(index, 49.5))
+            return run
+
+        for run, told in ((queued(100), True), (queued(2000), False), (queued(1), False)):
+            assert ("s is short: 49% of what fcfs has on time" in printed([run])) is told
+            assert ("s is short" in written([run], tmp_path)) is told
+        assert summary([queued(100)])[0]["after_last_share"] == 0.49
+
 
 class TestCompare:
     def test_differences_are_paired_by_seed(self):
@@ -407,6 +419,30 @@ class TestTerminal:
         assert max(map(len, text.splitlines())) <= 80
         assert all(title in text for title in ("refused", "expired", "cost"))
         assert "spill?" in text
+
+    @given(st.text("ab .:&?=_/{", min_size=1), st.integers(1, 30))
+    def test_a_folded_name_is_all_there_and_never_wider(self, name, width):
+        lines = folded(name, width).split("\n")
+        assert "".join(lines).replace(" ", "") == name.replace(" ", "")
+        assert max(map(len, lines)) <= width
+
+    @pytest.mark.parametrize("width", [80, 100, 140])
+    def test_a_name_is_folded_between_its_parts_and_after_the_spaces_are_gone(self, width):
+        name = "hedge?inner={name: spill, inner: goodput}&extra=0.1"
+        text = printed(sweep(name, "policies.edf:Edf"), width)
+        *_, means = text.partition("mean of 3 cases")
+        assert any(line.strip().startswith("policies.edf:Edf") for line in means.splitlines())
+        assert "inner: goodput}&" in means
+        assert max(map(len, text.splitlines())) <= width
+
+    @pytest.mark.parametrize("width", [30, 36, 40, 44, 50])
+    def test_no_figure_is_cut_where_there_is_hardly_room(self, width):
+        runs = sweep("spill?budget_per_hour=0.5", "edf")
+        found = study(runs)
+        *_, means = printed(runs, width).partition("mean of 3 cases")
+        told = [line.split() for line in means.splitlines() if line.startswith(" edf")]
+        whole = {word for cell in cells(found, "edf") for word in cell.split()}
+        assert set(told[0][1:]) <= whole
 
     def test_half_a_terminal_has_whole_figures(self):
         """What does not fit is left out; a figure without its last digits is another one."""

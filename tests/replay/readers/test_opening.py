@@ -173,6 +173,7 @@ class TestErrors:
             {"speed": 0},
             {"speed": float("nan")},
             {"rate_scale": -1},
+            {"rate_scale": 1e300},
             {"sort_window_s": -1},
             {"slice_s": (5, 5)},
             {"slice_s": (-1, None)},

@@ -1,0 +1,46 @@
+"""Requests of clients that wait for their answers, one by one as they are due on a real clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from replay.simulator import Arrival
+from replay.workloads import Clients
+
+
+class Turns:
+    """Whose turn it is.
+
+    Args:
+        clients: Who asks.
+        now_ns: The clock.
+    """
+
+    def __init__(self, clients: Clients, now_ns: Callable[[], int]) -> None:
+        """Nobody has asked."""
+        self._clients = clients
+        self._now_ns = now_ns
+        self._heard = asyncio.Event()
+
+    def answered(self, at_ns: int) -> None:
+        """A request has ended."""
+        self._clients.answered(at_ns)
+        self._heard.set()
+
+    async def numbered(self) -> AsyncIterator[tuple[int, Arrival]]:
+        """Each request when it is due, until nobody will ask any more."""
+        number = 0
+        loop = asyncio.get_running_loop()
+        while (due_ns := self._clients.next_ns()) is not None or self._clients.out:
+            left_s = None if due_ns is None else (due_ns - self._now_ns()) / 1e9
+            if left_s is not None and left_s <= 0:
+                yield number, next(self._clients)
+                number += 1
+                continue
+            # Who is answered meanwhile may be due before who is due next.
+            timer = None if left_s is None else loop.call_later(left_s, self._heard.set)
+            await self._heard.wait()
+            self._heard.clear()
+            if timer is not None:
+                timer.cancel()
