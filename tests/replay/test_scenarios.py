@@ -83,3 +83,9 @@ def test_deadlines_that_nothing_can_meet_are_said():
     hopeless = replace(workload, streams=(replace(stream, mix=Mix(entries)),))
     with pytest.raises(FleetError, match="can finish nothing"):
         WorkloadSource(hopeless).arrivals(1, scenario.fleet)
+
+
+@pytest.mark.parametrize("load", [0.7, 1.1, 1.5, 1.9])
+def test_a_load_is_told_as_it_was_asked_for(load: float) -> None:
+    for scenario in SCENARIOS.values():
+        assert scenario.experiment(requests=10, load=load).load == load
