@@ -18,11 +18,11 @@ from scheduler.call import (
     infer_call,
     milliseconds,
     no_task_id,
-    only_input,
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange import Exchange
 from scheduler.frames import async_results, check_map
+from scheduler.input_names import InputNames
 from scheduler.result import Result
 from scheduler.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
 
@@ -82,7 +82,7 @@ class AsyncClient:
         self._token = token or os.environ.get("LAXITY_TOKEN")
         self._ids = count(1)
         self._exchange: Exchange | None = None
-        self._input_names: dict[str, str] = {}
+        self._input_names = InputNames()
 
     def __repr__(self) -> str:
         return f"AsyncClient({self.url!r})"
@@ -349,9 +349,8 @@ class AsyncClient:
         return await self._take(Question(kind, timeout_s=timeout_s))
 
     async def _input_name(self, model: str) -> str:
-        if model not in self._input_names:
-            self._input_names[model] = only_input(model, await self.models())
-        return self._input_names[model]
+        name = self._input_names.known(model, self.exchange().losses)
+        return name or self._input_names.learn(model, await self.models())
 
 
 def _let_go(exchange: Exchange) -> None:

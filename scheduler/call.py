@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import wire
-from scheduler.core.names import hint
-from scheduler.errors import InvalidInput, ModelNotFound
+from scheduler.errors import InvalidInput
 
 if TYPE_CHECKING:
     from scheduler.connection import Connection
@@ -344,21 +343,3 @@ def no_task_id(value: Any) -> None:
         raise InvalidInput(
             f"only a durable task has an id: give durable=True with id={value!r}, or leave it out"
         )
-
-
-def only_input(model: str, models: Mapping[str, Any]) -> str:
-    """The name of a model's input, where it has one; `models` is the answer to that question.
-
-    Raises:
-        ModelNotFound: There is no such model.
-        InvalidInput: It has several inputs.
-    """
-    known = {described["name"]: described for described in models["models"]}
-    if model not in known:
-        raise ModelNotFound.unknown(model, hint(model, known))
-    names = [spec["name"] for spec in known[model]["inputs"]]
-    if len(names) != 1:
-        raise InvalidInput(
-            f"model {model!r} has the inputs {', '.join(names)}: frames are dicts of these names"
-        )
-    return str(names[0])

@@ -18,11 +18,11 @@ from scheduler.call import (
     infer_call,
     milliseconds,
     no_task_id,
-    only_input,
 )
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.exchange_thread import ExchangeThread
 from scheduler.frames import check_map, results
+from scheduler.input_names import InputNames
 from scheduler.request_future import RequestFuture, check_may_wait
 from scheduler.result import Result
 from scheduler.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
@@ -71,7 +71,7 @@ class Client:
         parse_address(self.url)  # Before there is an event loop to be closed again.
         token = token or os.environ.get("LAXITY_TOKEN")
         self._ids = count(1)
-        self._input_names: dict[str, str] = {}
+        self._input_names = InputNames()
         self._running = ExchangeThread(self, self.url, token)
         self._exchange, self._thread = self._running.exchange, self._running.thread
         try:
@@ -379,9 +379,8 @@ class Client:
     def _named(self, model: str, frame: Any) -> Mapping[str, Any]:
         if isinstance(frame, Mapping):
             return frame
-        if model not in self._input_names:
-            self._input_names[model] = only_input(model, self.models())
-        return {self._input_names[model]: frame}
+        name = self._input_names.known(model, self._exchange.losses)
+        return {name or self._input_names.learn(model, self.models()): frame}
 
 
 def _waited_for(future: Future[Any]) -> Any:

@@ -49,6 +49,9 @@ class Exchange:
     """Sends calls, gives each exactly one end, and keeps a connection while it is needed.
 
     Those that bring or are answered with more than `large_bytes` have a second connection.
+
+    Attributes:
+        losses: How often a daemon was lost or began to drain; the next may have other models.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Exchange:
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
         self._large = LargeCalls(lambda: Exchange(loop, url, token, math.inf), large_bytes)
         self.closed = False
+        self.losses = 0
         self._handlers: dict[str, Handler] = {
             "result": self._on_result,
             "error": self._on_error,
@@ -302,6 +306,7 @@ class Exchange:
 
     def on_lost(self, connection: Connection, error: Exception) -> None:
         """Looks for another connection for what was in flight on this one."""
+        self.losses += 1
         self._connections.discard(connection)
         if self._connection is connection:
             self._connection = None
@@ -418,6 +423,7 @@ class Exchange:
         self, connection: Connection, header: wire.Header, _body: wire.Body | None
     ) -> None:
         connection.draining = True
+        self.losses += 1
         self._dialer.reason = str(header.get("message") or "it drains")
         if self._connection is connection:
             self._connection = None

@@ -109,6 +109,7 @@ class FakeBox:
         self.on_infer: Behaviour = Peer.answer
         self.on_hello: Behaviour = welcome
         self.on_task: Behaviour = ignore
+        self.models: dict[str, Any] = MODELS
         self.status: dict[str, Any] = {"site": "test"}
         self.peers: list[Peer] = []
         self.seen: list[tuple[Peer, wire.Header]] = []
@@ -158,7 +159,7 @@ class FakeBox:
                 case "task" | "task_result" | "task_status" | "task_cancel" | "tasks":
                     self.on_task(peer, header)
                 case "models":
-                    peer.send({"t": "reply", "id": header["id"], "value": MODELS})
+                    peer.send({"t": "reply", "id": header["id"], "value": self.models})
                 case "status":
                     peer.send({"t": "reply", "id": header["id"], "value": self.status})
 

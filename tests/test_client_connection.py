@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from scheduler import (
+    AsyncClient,
     Client,
     DeadlineExpired,
     DeadlineInfeasible,
@@ -26,7 +27,7 @@ from scheduler import (
 from scheduler.address import parse_address
 from scheduler.connection import connect
 from scheduler.exchange import Exchange
-from tests.fake_box import Peer, ignore, image, welcome
+from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image, welcome
 from tests.waiting import PATIENCE_S
 
 MINUTE_MS = 60_000
@@ -129,6 +130,35 @@ def test_a_box_that_restarts_gets_what_waited(box, client):
     future = client.submit("digits", image(7), deadline_ms=MINUTE_MS)
     box.start()
     assert future.result()["image"].tolist() == [7]
+
+
+def test_a_box_that_comes_back_may_call_the_only_input_otherwise(box, client):
+    list(client.map("digits", [np.zeros(2)], deadline_ms=MINUTE_MS))
+    comes_back_with_frames(box)
+    client.infer("pair", image(1), deadline_ms=MINUTE_MS)  # by when the client knows of the loss
+    list(client.map("digits", [np.zeros(2)], deadline_ms=MINUTE_MS))
+    assert set(box.messages("infer")[-1][1]["tensors"]) == {"frame"}
+
+
+def test_the_same_with_asyncio(box):
+    async def main() -> None:
+        async with AsyncClient(box.url) as client:
+            for _ in range(2):
+                mapped = client.map("digits", [np.zeros(2)], deadline_ms=MINUTE_MS)
+                assert [result.batch async for result in mapped] == [1]
+                if not box.messages("lost"):
+                    await asyncio.to_thread(comes_back_with_frames, box)
+                    await client.infer("pair", image(1), deadline_ms=MINUTE_MS)
+
+    asyncio.run(main())
+    assert set(box.messages("infer")[-1][1]["tensors"]) == {"frame"}
+
+
+def comes_back_with_frames(box: FakeBox) -> None:
+    box.stop()
+    box.wait("lost")
+    box.models = {"models": [{"name": "digits", "inputs": [{**IMAGE, "name": "frame"}]}]}
+    box.start()
 
 
 def test_what_never_reached_a_box_is_unavailable(box, client):

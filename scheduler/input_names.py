@@ -1,0 +1,48 @@
+"""What the only input of a model is called, for frames that come without its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.core.names import hint
+from scheduler.errors import InvalidInput, ModelNotFound
+
+
+class InputNames:
+    """The names that a box told, until it is lost: one that restarts may have other models."""
+
+    def __init__(self) -> None:
+        """Knows none."""
+        self._names: dict[str, str] = {}
+        self._losses = 0
+
+    def known(self, model: str, losses: int) -> str | None:
+        """The name of a model's input, if it was told since the last of so many losses."""
+        if losses != self._losses:
+            self._names.clear()
+            self._losses = losses
+        return self._names.get(model)
+
+    def learn(self, model: str, models: Mapping[str, Any]) -> str:
+        """The same from the answer of `models`; errors are those of `only_input`."""
+        self._names[model] = name = only_input(model, models)
+        return name
+
+
+def only_input(model: str, models: Mapping[str, Any]) -> str:
+    """The name of a model's input, where it has one; `models` is the answer to that question.
+
+    Raises:
+        ModelNotFound: There is no such model.
+        InvalidInput: It has several inputs.
+    """
+    known = {described["name"]: described for described in models["models"]}
+    if model not in known:
+        raise ModelNotFound.unknown(model, hint(model, known))
+    names = [spec["name"] for spec in known[model]["inputs"]]
+    if len(names) != 1:
+        raise InvalidInput(
+            f"model {model!r} has the inputs {', '.join(names)}: frames are dicts of these names"
+        )
+    return str(names[0])
