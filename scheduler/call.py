@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
@@ -22,6 +22,8 @@ DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 7
 _INTEGER = (int, np.integer)
 _NUMBER = (int, float, np.integer, np.floating)
+_NO_NUMBER = (bool, np.timedelta64)
+"""What counts as an integer by its class alone."""
 
 
 class Future(Protocol):
@@ -248,9 +250,10 @@ def checked_deadline_ms(
         )
     if not is_number(value):
         raise InvalidInput(f"{name} is a number of milliseconds, not {value!r}")
-    if not 1e-6 <= value <= most_ms:
+    number = as_float(value)
+    if not 1e-6 <= number <= most_ms:
         raise InvalidInput(_out_of_range(name, most_ms, f"{most_ms} ms", value))
-    return float(value)
+    return number
 
 
 def _out_of_range(name: str, most_ms: float, most: str, value: Any) -> str:
@@ -260,17 +263,26 @@ def _out_of_range(name: str, most_ms: float, most: str, value: Any) -> str:
 
 def is_number(value: Any) -> bool:
     """Whether it is a real number, Python's or NumPy's."""
-    return isinstance(value, _NUMBER) and not isinstance(value, bool)
+    return isinstance(value, _NUMBER) and not isinstance(value, _NO_NUMBER)
+
+
+def as_float(value: Any) -> float:
+    """A number as Python's: beside one of NumPy's, a bound would have to fit into its dtype."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _checked_timeout_s(value: Any) -> float:
     if not is_number(value):
         raise InvalidInput(f"timeout_s is a number of seconds, not {value!r}")
-    if not 1e-9 <= value <= MAX_DEADLINE_MS / 1e3:
+    number = as_float(value)
+    if not 1e-9 <= number <= MAX_DEADLINE_MS / 1e3:
         raise InvalidInput(
             f"timeout_s is more than 0 and at most {MAX_DEADLINE_MS / 1e3:g} s, not {value!r}"
         )
-    return float(value)
+    return number
 
 
 def _checked_arrays(inputs: Any) -> wire.Tensors:
@@ -302,7 +314,7 @@ def _made_array(name: str, value: Any) -> NDArray[Any]:
 def _checked_priority(value: Any) -> int:
     if (
         not isinstance(value, _INTEGER)
-        or isinstance(value, bool)
+        or isinstance(value, _NO_NUMBER)
         or not 0 <= value <= LOWEST_PRIORITY
     ):
         raise InvalidInput(
@@ -312,9 +324,10 @@ def _checked_priority(value: Any) -> int:
 
 
 def _checked_weight(value: Any) -> float:
-    if not is_number(value) or not 0 < value <= sys.float_info.max:
+    weight = as_float(value) if is_number(value) else math.nan
+    if not 0 < weight < math.inf:
         raise InvalidInput(f"weight is a finite number above 0, not {value!r}")
-    return float(value)
+    return weight
 
 
 def milliseconds(deadline_s: Any, deadline_ms: Any, durable: bool) -> float:
@@ -328,9 +341,10 @@ def milliseconds(deadline_s: Any, deadline_ms: Any, durable: bool) -> float:
     if not is_number(deadline_s):
         raise InvalidInput(f"deadline_s is a number of seconds, not {deadline_s!r}")
     most_ms = MAX_TASK_MS if durable else MAX_DEADLINE_MS
-    if not 1e-9 <= deadline_s <= most_ms / 1000:
+    seconds = as_float(deadline_s)
+    if not 1e-9 <= seconds <= most_ms / 1000:
         raise InvalidInput(_out_of_range("deadline_s", most_ms, f"{most_ms // 1000} s", deadline_s))
-    return float(deadline_s) * 1000
+    return seconds * 1000
 
 
 def no_task_id(value: Any) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from scheduler.call import Call, Future, is_number, question_call, task_call
+from scheduler.call import Call, Future, as_float, is_number, question_call, task_call
 from scheduler.errors import InvalidInput, Overloaded, ProtocolError, Unavailable
 from scheduler.result import Result
 
@@ -151,7 +151,7 @@ def result_plan(task_id: str, timeout_s: float | None) -> Plan:
     """
     if timeout_s is not None and not (is_number(timeout_s) and timeout_s == timeout_s):
         raise InvalidInput(f"timeout is a number of seconds, or None, not {timeout_s!r}")
-    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    end_s = None if timeout_s is None else time.monotonic() + as_float(timeout_s)
     while True:
         left_s = _WAIT_S if end_s is None else min(_WAIT_S, max(0.0, end_s - time.monotonic()))
         fields = {"task": task_id, "wait_ns": int(left_s * 1e9)}

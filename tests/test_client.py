@@ -202,12 +202,18 @@ class TestArguments:
             weight=np.float64(2),
         )
 
+    def test_a_numpy_number_meets_bounds_that_its_dtype_has_no_room_for(self, client):
+        with np.errstate(all="raise"):
+            client.infer("digits", image(1), deadline_s=np.float16(60), weight=np.float32(2))
+            client.infer("digits", image(1), deadline_ms=np.float16(60_000))
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
             ({"priority": 8}, "priority is an integer from 0"),
             ({"priority": True}, "priority is an integer from 0"),
             ({"priority": 1.5}, "priority is an integer from 0"),
+            ({"priority": np.timedelta64(1)}, "priority is an integer from 0"),
             ({"weight": 0}, "weight is a finite number above 0"),
             ({"weight": math.nan}, "weight is a finite number above 0"),
             ({"weight": HUGE}, "weight is a finite number above 0"),
@@ -234,7 +240,9 @@ class TestArguments:
         with pytest.raises(InvalidInput, match=message):
             client.submit(deadline_ms=MINUTE_MS, **arguments)
 
-    @pytest.mark.parametrize("deadline_s", ["1", HUGE, -HUGE, math.nan, True], ids=short)
+    @pytest.mark.parametrize(
+        "deadline_s", ["1", HUGE, -HUGE, math.nan, True, np.timedelta64(1, "s")], ids=short
+    )
     def test_a_deadline_may_be_in_seconds(self, client, deadline_s):
         client.submit("digits", image(1), deadline_s=60).result()
         with pytest.raises(InvalidInput, match=r"deadline_m?s is"):

@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduler import (
@@ -139,6 +140,14 @@ def test_a_result_is_waited_for_as_long_as_it_takes(box: FakeBox) -> None:
     asked = [header for _, header in box.messages("task_result")]
     assert {header["task"] for header in asked} == {"t"}
     assert all(0 < header["wait_ns"] <= 60e9 for header in asked)
+
+
+def test_a_wait_is_as_long_as_a_number_of_few_bits_says(box: FakeBox) -> None:
+    box.on_task = lambda peer, header: peer.answer({**header, "tensors": image(7)})
+    with Client(box.url) as client:
+        client.task("t").result(timeout=np.float16(5))
+    ((_, header),) = box.messages("task_result")
+    assert 4e9 < header["wait_ns"] <= 5e9
 
 
 def test_a_box_that_serves_too_many_is_asked_again(box: FakeBox) -> None:
