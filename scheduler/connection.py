@@ -24,7 +24,7 @@ _SOCKET_BUFFER_BYTES = 1024 * 1024
 _UNSENT_BYTES = 128 * 1024
 """What the kernel takes beyond what is on its way: more would leave even if nobody waits for it."""
 
-_ACCEPTED = wire.FrameLimits(header_bytes=1024 * 1024, body_bytes=1024 * 1024 * 1024)
+_ACCEPTED = wire.FrameLimits(header_bytes=1024 * 1024, body_bytes=wire.ANSWER_BYTES)
 
 OnFrame = Callable[["Connection", wire.Header, "wire.Body | None"], None]
 OnLost = Callable[["Connection", Exception], None]

@@ -29,6 +29,8 @@ ALIGNMENT = 64
 MAX_TENSORS = 256
 MAX_DIMENSIONS = 16
 PREFIX = struct.Struct("<II")
+ANSWER_BYTES = 1 << 30
+"""The most that the tensors of one answer take: at more a client would hang up."""
 
 _CHUNK_BYTES = 256 * 1024
 # What is read before a large body's header is known has to be copied, so it is not too much.

@@ -37,6 +37,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.signature import DTYPES, STRING, Signature
 from scheduler.wire import (
     ALIGNMENT,
+    ANSWER_BYTES,
     Body,
     FrameLimits,
     FrameReader,
@@ -259,6 +260,10 @@ def _done(run_id: int, results: Sequence[Any], execute_ns: int) -> list[Any]:
         specs, parts = pack_tensors(result)
         size = sum(map(len, parts))
         padding = -size % ALIGNMENT
+        if size > ANSWER_BYTES:
+            most = f"an answer has room for {ANSWER_BYTES:,}"
+            errors.append([index, f"its outputs take {size:,} bytes; {most}"])
+            continue
         if size + padding > room:
             errors.append([index, f"its outputs take {size:,} bytes, more than a message has left"])
             continue

@@ -117,6 +117,17 @@ def test_an_answer_too_large_for_a_message_fails_alone(scheduler, monkeypatch):
     assert scheduler.hear()[0]["errors"] == []
 
 
+def test_an_answer_that_no_client_takes_is_not_sent(scheduler, monkeypatch):
+    monkeypatch.setattr(link, "ANSWER_BYTES", 16)
+    scheduler.run(1, [1.0, 2.0, 3.0])
+    header, body = scheduler.hear()
+    refused = "its outputs take 24 bytes; an answer has room for 16"
+    assert results_from(header, body, 1) == [refused]
+
+    scheduler.run(2, [1.0, 2.0])
+    assert scheduler.hear()[0]["errors"] == []
+
+
 X = {"name": "x", "dtype": "float32", "shape": [None, 3]}
 CARD = {
     "name": "m",
