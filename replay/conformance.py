@@ -11,7 +11,7 @@ from policies import DEFAULT, POLICIES
 from replay.laws import LawBroken, MakePolicy, Watch, demand
 from replay.simulator import Arrival, ServiceTime, Simulator
 from scheduler.core.commands import Dispatch
-from scheduler.core.errors import FOREIGN_FAULTS
+from scheduler.core.errors import INTERRUPTIONS
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -272,7 +272,9 @@ def conformance(make: MakePolicy) -> Iterator[Verdict]:
             check(make)
         except LawBroken as broken:
             problem = str(broken)
-        except FOREIGN_FAULTS as error:
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:
             problem = f"{type(error).__name__}: {error}"
         lawful &= problem is None
         about = (check.__doc__ or "").strip().rstrip(".")

@@ -27,8 +27,8 @@ _READERS = "replay.sources"
 _played: Simulator | None = None
 
 
-class NoEnd(BaseException):
-    """Time is up; no `except Exception` on the way may hide that."""
+class NoEnd(KeyboardInterrupt):
+    """Time is up: an interruption, as Ctrl-C is, which no failure of a policy may be taken for."""
 
 
 @contextmanager

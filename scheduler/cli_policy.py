@@ -146,8 +146,8 @@ def _test(trial: Trial, name: str, as_json: bool) -> bool:
     return lawful
 
 
-class _NoEnd(BaseException):
-    """Time is up; no `except Exception` on the way may hide that."""
+class _NoEnd(KeyboardInterrupt):
+    """Time is up: an interruption, as Ctrl-C is, which no failure of a policy may be taken for."""
 
 
 @contextmanager

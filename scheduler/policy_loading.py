@@ -20,7 +20,7 @@ from typing import Any, cast
 from policies import POLICIES, PolicyFactory, build_policy, wrapped
 from scheduler.config import PolicyConfig
 from scheduler.config_problems import ConfigError, problem_at
-from scheduler.core.errors import FOREIGN_FAULTS
+from scheduler.core.errors import INTERRUPTIONS
 from scheduler.core.names import hint
 from scheduler.core.policy import Policy
 
@@ -77,7 +77,9 @@ def find_policy(name: str) -> PolicyFactory:
     if name in offered:
         try:
             return _checked(name, offered[name].load())
-        except FOREIGN_FAULTS as error:
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:
             told = f"entry point {offered[name].value!r}: {_said(error)}"
             raise ValueError(f"policy {name!r}: {told}") from error
     if where and class_name:
@@ -132,7 +134,9 @@ def _file(name: str, path: Path) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses look their own module up
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except FOREIGN_FAULTS as error:
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
         if before is None:
             del sys.modules[module_name]
         else:
@@ -144,7 +148,9 @@ def _file(name: str, path: Path) -> ModuleType:
 def _module(name: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(where)
-    except FOREIGN_FAULTS as error:
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
         raise ValueError(f"policy {name!r}: module {where!r}: {_said(error)}") from error
 
 

@@ -6,8 +6,9 @@ from types import FrameType
 
 from scheduler.core.commands import Command
 
-FOREIGN_FAULTS = (Exception, SystemExit)
-"""What foreign code may raise that must end nothing else: `sys.exit` is a way to fail, too."""
+INTERRUPTIONS = (KeyboardInterrupt,)
+"""What ends foreign code from outside. All else that it raises must end nothing else: `sys.exit`, a
+cancellation, and the panic of a module in Rust are no `Exception`, but failures of its own."""
 
 
 _ROOMS = ("scheduler", "policies", "replay")

@@ -14,7 +14,7 @@ from scheduler.core.availability import refusal, servable, why_unavailable
 from scheduler.core.checks import event_problem, hedge_problem, place_problem
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish
 from scheduler.core.errors import (
-    FOREIGN_FAULTS,
+    INTERRUPTIONS,
     ImpossibleDecision,
     InvariantError,
     PolicyFailed,
@@ -321,7 +321,9 @@ class Scheduler:
         try:
             for decision in decisions_of(self.policy, self._view):
                 self._carry_out(decision)
-        except FOREIGN_FAULTS as error:  # its failure must lose no request
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:  # its failure must lose no request
             return error
         return None
 

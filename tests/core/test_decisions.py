@@ -32,14 +32,18 @@ from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
 class Scripted:
     """A policy that yields what it is given, once, and then waits; an exception it raises."""
 
-    script: list[Decision | Exception]
+    script: list[Decision | BaseException]
 
     def decide(self, view: View) -> Iterable[Decision]:
         while self.script:
             decision = self.script.pop(0)
-            if isinstance(decision, Exception):
+            if isinstance(decision, BaseException):
                 raise decision
             yield decision
+
+
+class Panic(BaseException):
+    """As modules in Rust raise it."""
 
 
 def scripted(script) -> Scheduler:
@@ -51,9 +55,10 @@ def scripted(script) -> Scheduler:
 ONE, TWO = request(1, 50), request(2, 60)
 
 
-def test_a_policy_that_raises_midway_loses_nothing():
-    scheduler = scripted([Drop(ONE, "no"), Place("cpu:0", offer(), (TWO,), "go"), OSError("disk")])
-    with pytest.raises(PolicyFailed, match="OSError: disk") as failure:
+@pytest.mark.parametrize("fault", [OSError("disk"), Panic("disk"), SystemExit("disk")])
+def test_a_policy_that_raises_midway_loses_nothing(fault):
+    scheduler = scripted([Drop(ONE, "no"), Place("cpu:0", offer(), (TWO,), "go"), fault])
+    with pytest.raises(PolicyFailed, match=f"{type(fault).__name__}: disk") as failure:
         scheduler.handle(Submitted((ONE, TWO)), 0)
     commands = failure.value.commands
     assert outcomes(commands) == {1: Outcome.INFEASIBLE}
@@ -63,6 +68,11 @@ def test_a_policy_that_raises_midway_loses_nothing():
     swapped = scheduler.handle(PolicySwapped("edf", POLICIES["edf"]()), 1)
     assert swapped == []
     assert outcomes(scheduler.handle(BatchDone(1), 5)) == {2: Outcome.COMPLETED}
+
+
+def test_an_interruption_is_no_failure_of_the_policy():
+    with pytest.raises(KeyboardInterrupt):
+        scripted([KeyboardInterrupt()]).handle(Submitted((ONE,)), 0)
 
 
 def test_arrivals_that_were_dropped_are_no_longer_in_the_view():

@@ -177,6 +177,7 @@ def test_what_a_policy_raises_while_it_is_made_is_told(own):
         "class Failing:\n"
         "    def __init__(self, depth=1):\n"
         "        if depth == 0: raise SystemExit(0)\n"
+        "        if depth < 0: raise GeneratorExit('deep')\n"
         "        {}['depth']\n"
         "    def decide(self, view): return ()\n"
     )
@@ -184,6 +185,8 @@ def test_what_a_policy_raises_while_it_is_made_is_told(own):
         load_policy(str(failing), depth=3)
     with pytest.raises(ValueError, match=r"with depth=0 it raised SystemExit: 0"):
         load_policy(str(failing), depth=0)
+    with pytest.raises(ValueError, match=r"with depth=-1 it raised GeneratorExit: deep"):
+        load_policy(str(failing), depth=-1)
 
 
 def test_the_example_swaps_in_and_out_without_losing_a_request():
