@@ -65,10 +65,10 @@ def _summary(config: Config) -> dict[str, str]:
     return {
         "site": config.site,
         **{kind: ", ".join(urls) for kind, urls in doors.items() if urls},
-        "models": str(config.models) + ("" if config.models.is_dir() else " (no such folder yet)"),
+        "models": f"{config.models}{_missing(config.models)}",
         "devices": ", ".join(map(_described, _listed(config))) or "auto",
         "policy": policy_text({**config.policy.options, "name": config.policy.name}),
-        "state": str(config.state_dir),
+        "state": f"{config.state_dir}{_in_the_way(config.state_dir)}",
         **_beyond_the_box(config),
         **{key: f"{path}{_unread(path)}" for key, path in _secrets(config).items()},
     }
@@ -92,6 +92,14 @@ def _secrets(config: Config) -> dict[str, Path]:
         named |= {"cert": tls.cert, "key": tls.key, "clients": tls.client_ca}
     named |= {f"token of {cloud.name}": cloud.token_file for cloud in config.cloud}
     return {key: path for key, path in named.items() if path is not None}
+
+
+def _missing(folder: Path) -> str:
+    return _in_the_way(folder) or ("" if folder.is_dir() else " (no such folder yet)")
+
+
+def _in_the_way(folder: Path) -> str:
+    return " (not a folder)" if folder.exists() and not folder.is_dir() else ""
 
 
 def _unread(path: Path) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -29,19 +28,10 @@ from scheduler.config_cloud import CloudConfig
 from scheduler.config_devices import DeviceConfig, Devices
 from scheduler.config_doors import DoorsConfig, TlsConfig
 from scheduler.config_energy import EnergyConfig
+from scheduler.config_listen import ListenConfig
 from scheduler.config_neighbours import NeighboursConfig
 from scheduler.config_problems import ConfigError, Problem, problems_of, read_yaml_file
-from scheduler.config_types import (
-    ConfigPath,
-    Count,
-    DoorAddress,
-    ListeningAddress,
-    Seconds,
-    Section,
-    as_door,
-    one_or_more,
-    written_as,
-)
+from scheduler.config_types import ConfigPath, Count, Seconds, Section, written_as
 
 __all__ = [
     "Address",
@@ -89,35 +79,6 @@ def default_state_dir() -> Path:
 SiteName = Annotated[
     str, written_as(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and dashes, like line-3")
 ]
-
-
-class ListenConfig(Section):
-    """Where the daemon's doors are."""
-
-    native: Annotated[
-        tuple[ListeningAddress, ...], BeforeValidator(one_or_more), Field(min_length=1)
-    ] = Field(default_factory=lambda: (default_socket(),))
-    """Native protocol: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT, or a list of these. What
-    other machines can reach needs token_file, tenants_file, or tls.client_ca."""
-
-    http: Annotated[tuple[DoorAddress, ...], BeforeValidator(one_or_more)] = ()
-    """Open Inference Protocol over HTTP: HOST:PORT, tls://HOST:PORT or unix:///PATH, or a list of
-    these; none leaves that door closed. What other machines can reach needs token_file,
-    tenants_file, or tls.client_ca."""
-
-    grpc: Annotated[tuple[DoorAddress, ...], BeforeValidator(one_or_more)] = ()
-    """The same over gRPC."""
-
-    @property
-    def all(self) -> tuple[Address, ...]:
-        """The addresses of every door."""
-        return self.native + self.http + self.grpc
-
-    def reachable(self, but: str = "") -> list[str]:
-        """The addresses that other machines can reach, as a file has them; none of scheme `but`."""
-        native = [str(each) for each in self.native if not each.is_local and each.scheme != but]
-        others = (*self.http, *self.grpc)
-        return native + [as_door(e) for e in others if not e.is_local and e.scheme != but]
 
 
 class PolicyConfig(Section):

@@ -627,6 +627,15 @@ class TestConfig:
         assert filled["listen"]["http"] == ["127.0.0.1:8700"]
         assert (filled["policy"]["name"], filled["drain_s"]) == ("edf", 10.0)
 
+    def test_a_file_in_the_place_of_a_folder_is_told(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text("models: edge.yaml\nstate_dir: edge.yaml\n")
+        _, out, _ = laxity("config", "check", str(path))
+        assert re.search(r"models +\S+edge.yaml \(not a folder\)\n", out)
+        assert re.search(r"state +\S+edge.yaml \(not a folder\)\n", out)
+        path.write_text("models: none\n")
+        assert "none (no such folder yet)" in laxity("config", "check", str(path))[1]
+
     def test_doors_are_listed_as_a_client_writes_them(self, laxity, tmp_path):
         path = tmp_path / "edge.yaml"
         path.write_text("""\

@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import re
 import textwrap
 from importlib import resources
 from pathlib import Path
@@ -243,6 +244,37 @@ def test_what_other_machines_can_reach_needs_a_token(write, refusal, host):
     assert "token_file: missing, and other machines can reach" in line
     config = load_config(write(f"listen: {{native: 'tcp://{host}:8701'}}\ntoken_file: token"))
     assert config.token_file is not None
+
+
+@pytest.mark.parametrize(
+    ("listen", "told"),
+    [
+        ("http: 'localhost:1', grpc: 'localhost:1'", "http localhost:1 .* grpc localhost:1"),
+        (
+            "http: ['127.0.0.1:1', 'tls://127.0.0.1:1']",
+            "http 127.0.0.1:1 .* http tls://127.0.0.1:1",
+        ),
+        ("native: 'tcp://127.0.0.1:1', http: '0.0.0.0:1'", "native 127.0.0.1:1 .* http 0.0.0.0:1"),
+        ("http: '[::]:1', grpc: '[::1]:1'", r"http \[::\]:1 .* grpc \[::1\]:1"),
+        ("native: 'unix:///a', http: 'unix:///a'", "native unix:///a .* http unix:///a"),
+    ],
+)
+def test_an_address_is_for_one_door(refusal, listen, told):
+    (line,) = refusal(f"listen: {{{listen}}}\ntoken_file: token\ntls: {{cert: c, key: k}}")
+    assert re.search(f"edge.yaml:1: listen: {told}; each has its own port or path", line)
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        "http: ['127.0.0.1:1', '127.0.0.2:1', '[::1]:1']",
+        "http: '127.0.0.1:0', grpc: '127.0.0.1:0'",
+        "http: 'unix:///a', grpc: 'unix:///b'",
+        "http: '0.0.0.0:1', grpc: '[::]:1'",
+    ],
+)
+def test_doors_may_be_beside_each_other(write, listen):
+    assert len(load_config(write(f"listen: {{{listen}}}\ntoken_file: token")).listen.all) > 2
 
 
 def test_what_can_be_reached_is_told_as_the_file_has_it(refusal):
