@@ -29,6 +29,10 @@ _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Near Ray's minimum: tensors don't travel through the object store."""
 
 
+_SHARED_MEMORY = Path("/dev/shm")
+_log = logging.getLogger(__name__)
+
+
 class Cluster:
     """A one-box Ray cluster with no dashboard.
 
@@ -59,6 +63,7 @@ class Cluster:
                     logging_level=logging.WARNING,
                     _node_ip_address="127.0.0.1",
                     _temp_dir=str(folder),
+                    _plasma_directory=_store_folder(folder),
                 )
         except BaseException:
             end_started(folder)
@@ -98,6 +103,14 @@ class Cluster:
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def _store_folder(folder: Path) -> str | None:
+    """Where Ray's processes share memory, unless it can choose: it fails where it can't write."""
+    if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK):
+        return None
+    _log.warning("%s can't be written: Ray shares memory in files of %s", _SHARED_MEMORY, folder)
+    return str(folder)
 
 
 _leaving = threading.local()

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+CLUSTER = """
+import shutil
+import ray
+from edge_agent.cluster import Cluster
+from edge_agent.run_dir import make_run_dir
+
+folder = make_run_dir()
+try:
+    cluster = Cluster(folder / "ray", 1)
+    print(ray.get(ray.put(list(range(5)))))
+    cluster.stop()
+finally:
+    shutil.rmtree(folder)
+"""
+
+
+@pytest.mark.e2e
+def test_ray_starts_where_shared_memory_is_closed() -> None:
+    """As in containers with a file system that is read-only."""
+    beside = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+    if shutil.which("unshare") is None or subprocess.run([*beside, "true"], check=False).returncode:
+        pytest.skip("no mounts of its own: it takes unshare, and root or user namespaces")
+    closed = 'mount -t tmpfs -o ro none /dev/shm && exec "$0" -c "$1"'
+    done = subprocess.run(
+        [*beside, "sh", "-c", closed, sys.executable, CLUSTER],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "[0, 1, 2, 3, 4]", done.stderr
+    assert "/dev/shm can't be written: Ray shares memory in files of" in done.stderr
