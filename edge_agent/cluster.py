@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import ray
 
+from edge_agent.errors import AgentError
 from edge_agent.rebirth import end_started
+from scheduler.address import LONGEST_SOCKET_PATH
 
 _SHUTDOWN_S = 8.0
 
@@ -30,6 +32,7 @@ _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 
 
 _SHARED_MEMORY = Path("/dev/shm")
+_ELSEWHERE = "set TMPDIR to another folder, such as /tmp"
 _log = logging.getLogger(__name__)
 
 
@@ -48,9 +51,11 @@ class Cluster:
         """Starts Ray; takes some seconds.
 
         Raises:
+            AgentError: Ray can't have its sockets in that folder.
             SystemExit: SIGTERM came meanwhile. Ray has a handler of its own then; the caller's is
                 in its place again afterwards.
         """
+        _check_path(folder)
         handler = signal.getsignal(signal.SIGTERM)
         try:
             with _groups_of_their_own():
@@ -103,6 +108,16 @@ class Cluster:
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def _check_path(folder: Path) -> None:
+    longest = f"{folder}/session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"
+    if not longest.isascii():
+        raise AgentError(f"Ray takes no path but of ASCII, not {folder}; {_ELSEWHERE}")
+    if len(longest) > LONGEST_SOCKET_PATH:
+        many = len(longest) - LONGEST_SOCKET_PATH
+        told = f"Ray's sockets in {folder} have paths that are {many} bytes too long"
+        raise AgentError(f"{told}; {_ELSEWHERE}")
 
 
 def _store_folder(folder: Path) -> str | None:

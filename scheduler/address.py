@@ -17,7 +17,7 @@ SYSTEM_SOCKET = Path("/run/laxity/laxity.sock")
 ACCEPTED = "unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"
 
 # sockaddr_un.sun_path has 108 bytes on Linux, one of them for the closing NUL; see unix(7).
-_LONGEST_SOCKET_PATH = 107
+LONGEST_SOCKET_PATH = 107
 
 
 class AddressError(LaxityError, ValueError):
@@ -134,9 +134,9 @@ def _parse_unix(url: str) -> Address:
     if not path.startswith("/") or path.endswith("/"):
         raise AddressError(f"{url!r} needs the absolute path of a socket: unix:///PATH")
     size = len(os.fsencode(path))
-    if size > _LONGEST_SOCKET_PATH:
+    if size > LONGEST_SOCKET_PATH:
         raise AddressError(
-            f"the path in {url!r} has {size} bytes; a unix socket's may have {_LONGEST_SOCKET_PATH}"
+            f"the path in {url!r} has {size} bytes; a unix socket's may have {LONGEST_SOCKET_PATH}"
         )
     return Address("unix", path=path)
 

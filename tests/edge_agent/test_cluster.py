@@ -4,8 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from edge_agent.cluster import Cluster
+from edge_agent.errors import AgentError
 
 CLUSTER = """
 import shutil
@@ -38,3 +42,18 @@ def test_ray_starts_where_shared_memory_is_closed() -> None:
     )
     assert done.stdout.strip() == "[0, 1, 2, 3, 4]", done.stderr
     assert "/dev/shm can't be written: Ray shares memory in files of" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "told"),
+    [
+        (
+            f"/{'long/' * 20}ray",
+            r"Ray's sockets in /long/.* have paths that are \d+ bytes too long",
+        ),
+        ("/tmp/größe/ray", "Ray takes no path but of ASCII, not /tmp/größe/ray"),
+    ],
+)
+def test_a_folder_that_has_no_place_for_sockets_is_told(folder: str, told: str) -> None:
+    with pytest.raises(AgentError, match=f"^{told}; set TMPDIR to another folder"):
+        Cluster(Path(folder), 1)
