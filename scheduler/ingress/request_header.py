@@ -40,12 +40,13 @@ class RequestShape:
 
 
 class RequestShapes:
-    """Checks what requests bring against the models; the same question is asked only once."""
+    """Checks what requests bring against the models; the same question is asked of each once."""
 
     def __init__(self, catalog: Catalog) -> None:
         """Remembers nothing yet."""
         self._catalog = catalog
         self._known: dict[Any, RequestShape] = {}
+        self._revision = catalog.revision
 
     def of(self, header: Header) -> RequestShape:
         """What a request's model and tensors come to.
@@ -54,6 +55,9 @@ class RequestShapes:
             InvalidInput: The model or its tensors are not right.
         """
         model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
+        if self._revision != self._catalog.revision:
+            self._known.clear()
+            self._revision = self._catalog.revision
         try:
             key = (model, variant, *((n, d, *s) for n, d, s in specs or ()))
             if (known := self._known.get(key)) is not None:
