@@ -70,6 +70,12 @@ class Catalog:
         self.offers[device_id, offer.model, offer.variant] = offer
         self._described = None
 
+    def forget_offers(self, device_id: str) -> None:
+        """What a device could run it may run no more: it is gone, or another is in its place."""
+        for key in [key for key in self.offers if key[0] == device_id]:
+            del self.offers[key]
+        self._described = None
+
     def card(self, model: Any, variant: Any = None) -> ModelCard:
         """The card of a model.
 

@@ -119,6 +119,7 @@ class Driver:
         """Lets a target go for good; what it was running goes elsewhere or ends."""
         way = self._ways.pop(target_id)
         self._lose(target_id, TargetDown(target_id, reason, None, blameless=True))
+        self.catalog.forget_offers(target_id)
         await way.close()
 
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
@@ -145,7 +146,8 @@ class Driver:
         self.on_up(reached_over(TargetSpec(target_id, (offer,)), *way.transfer_ns))
 
     def on_up(self, spec: TargetSpec) -> None:
-        """A target is ready."""
+        """A target is ready, with no more than it says."""
+        self.catalog.forget_offers(spec.id)
         self._learn_offers(spec.id, spec.offers)
         way = self._ways[spec.id]
         if way.lost_ns is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from scheduler.core.offers import Offer
+from scheduler.core.targets import TargetSpec
 from scheduler.daemon.catalog import Catalog
+from scheduler.daemon.driver import Driver
 from tests.neighbours.boxes import card
 
 
@@ -27,5 +29,40 @@ def test_what_is_described_is_worked_out_once_until_something_changes() -> None:
         assert (variants(a), variants(b)) == ({"v": ["cpu:0", "gpu:0"], "w": ["far"]}, {"v": []})
         catalog.learn("gpu:0", [card("d")], [])
         assert [model["name"] for model in catalog.describe()["models"]] == ["a", "b", "d"]
+
+    asyncio.run(main())
+
+
+class Link:
+    """A way to a target that is told of by hand."""
+
+    async def keep_connected(self) -> None:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        """There is nothing to hang up."""
+
+
+def test_what_a_target_offered_before_it_was_lost_is_told_no_more() -> None:
+    async def main() -> None:
+        driver = Driver()
+        driver.catalog.learn("cpu:0", [card("a"), card("b")], [])
+        driver.add_target("cpu:0", cast(Any, Link()))
+
+        def up(*models: str) -> list[str]:
+            offers = tuple(Offer(model, "v", "r", {1: (2_000_000,)}) for model in models)
+            driver.on_up(TargetSpec("cpu:0", offers))
+            return told()
+
+        def told() -> list[str]:
+            models = driver.catalog.describe()["models"]
+            return [each["name"] for each in models if each["variants"][0]["targets"]]
+
+        assert up("a", "b") == ["a", "b"]
+        driver.on_lost("cpu:0", "its process ended")
+        assert up("b") == ["b"]
+        await driver.remove_target("cpu:0", "it is gone for good")
+        assert told() == []
+        await driver.close()
 
     asyncio.run(main())
