@@ -146,7 +146,7 @@ class Admission:
                 else:
                     work_ns += ahead * share_ns
         wait_ns = pace.ready_ns(starts_ns, work_ns) - now_ns
-        wait_ns *= self.caution.factor(pace, request.weight)
+        wait_ns *= self.caution.factor(pace, request.weight, request.priority)
         costlier = pace.cost_ns / request.weight / self._least_ns
         if behind > 0 and costlier > 1.0:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
@@ -203,7 +203,7 @@ class Admission:
 
     def broken(self, dropped: Iterable[Request]) -> None:
         """Requests that were admitted have to be dropped."""
-        lost = [(self.pace(request.kind), request.weight) for request in dropped]
+        lost = [(self.pace(each.kind), each.weight, each.priority) for each in dropped]
         self.caution.broken(self._outlook.view.now_ns, lost)
 
     def served(self, place: Place) -> None:

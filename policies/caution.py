@@ -6,8 +6,9 @@ wait is multiplied by a factor that is learned: a promise that was not kept rais
 that what was refused could have filled lowers it, and so does, a little, each request served.
 
 Who is given up for something better is mostly what costs much for its weight, and that says nothing
-of what is cheap. So what costs alike for its weight, on the same targets, has a factor of its own,
-which what is broken to others leaves alone. What lowers one lowers all: there is room.
+of what is cheap; nor of what is more urgent, for which it may have been given up. So what is as
+urgent and costs alike for its weight, on the same targets, has a factor of its own, which what is
+broken to others leaves alone. What lowers one lowers all: there is room.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ are broken: docs/policies-compared.md has figures."""
 _KINDS = 200
 """Factors that are remembered though they may not be asked for again."""
 
-_Alike = tuple[int, frozenset[str]]
-"""What costs the same per weight, but for a factor of two, and who serves it."""
+_Alike = tuple[int, int, frozenset[str]]
+"""How urgent it is, what costs the same per weight, but for a factor of two, and who serves it."""
 
 
 class Caution:
@@ -49,28 +50,29 @@ class Caution:
         self._broken: set[_Alike] = set()
         self._broken_ns = -1
 
-    def factor(self, pace: Pace, weight: float) -> float:
+    def factor(self, pace: Pace, weight: float, priority: int) -> float:
         """By what the wait of a request is multiplied.
 
         Args:
             pace: How fast the work of its class is done.
             weight: What it is worth.
+            priority: How urgent it is.
         """
-        return self._factor(_alike(pace, weight))
+        return self._factor(_alike(pace, weight, priority))
 
-    def broken(self, now_ns: int, dropped: Iterable[tuple[Pace, float]]) -> None:
+    def broken(self, now_ns: int, dropped: Iterable[tuple[Pace, float, int]]) -> None:
         """Requests that were admitted have to be dropped.
 
         However many those are at one moment that are alike: they have one cause.
 
         Args:
             now_ns: The moment.
-            dropped: How fast the work of each one's class is done, and its weight.
+            dropped: How fast the work of each one's class is done, its weight and priority.
         """
         if now_ns != self._broken_ns:
             self._broken_ns = now_ns
             self._broken.clear()
-        for alike in {_alike(pace, weight) for pace, weight in dropped} - self._broken:
+        for alike in {_alike(*each) for each in dropped} - self._broken:
             self._broken.add(alike)
             self._factors[alike] = min(MOST, self._factor(alike) * BROKEN), self._fallen
 
@@ -93,5 +95,5 @@ class Caution:
         return max(LEAST, factor * exp(self._fallen - fallen))
 
 
-def _alike(pace: Pace, weight: float) -> _Alike:
-    return int(pace.cost_ns / weight).bit_length(), pace.target_ids
+def _alike(pace: Pace, weight: float, priority: int) -> _Alike:
+    return priority, int(pace.cost_ns / weight).bit_length(), pace.target_ids

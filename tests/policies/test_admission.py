@@ -177,7 +177,7 @@ def test_what_takes_long_is_admitted_where_nothing_has_to_wait_for_it():
 def caution(policy: Goodput) -> float:
     """By what the waits of ordinary requests are multiplied."""
     pace = policy.admission.pace(RequestClass("m"))
-    return policy.admission.caution.factor(pace, 1.0)
+    return policy.admission.caution.factor(pace, 1.0, 3)
 
 
 def test_promises_broken_at_one_moment_make_it_more_cautious_once():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from policies.caution import BROKEN, KEPT, LEAST, MISSED, MOST, Caution
@@ -34,60 +36,67 @@ def test_a_broken_promise_makes_cautious_about_what_costs_alike_on_the_same_targ
     paces: dict[str, Pace],
 ) -> None:
     caution = Caution()
-    caution.broken(0, [(paces["short"], 1.0)])
-    factors = {name: caution.factor(pace, 1.0) for name, pace in paces.items()}
+    caution.broken(0, [(paces["short"], 1.0, 3)])
+    factors = {name: caution.factor(pace, 1.0, 3) for name, pace in paces.items()}
     assert factors == {"short": BROKEN, "alike": BROKEN, "long": 1.0, "elsewhere": 1.0}
 
 
 def test_what_costs_alike_is_judged_by_its_weight(paces: dict[str, Pace]) -> None:
     caution = Caution()
-    caution.broken(0, [(paces["short"], 1.0)])
-    assert caution.factor(paces["short"], 8.0) == 1.0
-    assert caution.factor(paces["long"], 8.0) == BROKEN
+    caution.broken(0, [(paces["short"], 1.0, 3)])
+    assert caution.factor(paces["short"], 8.0, 3) == 1.0
+    assert caution.factor(paces["long"], 8.0, 3) == BROKEN
+
+
+def test_what_is_as_urgent_is_judged_by_itself(paces: dict[str, Pace]) -> None:
+    caution = Caution()
+    caution.broken(0, [(paces["short"], 1.0, 7)])
+    assert caution.factor(paces["short"], 1.0, 0) == 1.0
+    assert caution.factor(paces["short"], 1.0, 7) == BROKEN
 
 
 def test_at_one_moment_it_is_raised_once_for_all_that_are_alike(paces: dict[str, Pace]) -> None:
     caution = Caution()
-    caution.broken(5, [(paces["short"], 1.0), (paces["alike"], 1.0)])
-    caution.broken(5, [(paces["short"], 1.0), (paces["long"], 1.0)])
-    assert caution.factor(paces["short"], 1.0) == BROKEN
-    assert caution.factor(paces["long"], 1.0) == BROKEN
-    caution.broken(6, [(paces["short"], 1.0)])
-    assert caution.factor(paces["short"], 1.0) == pytest.approx(BROKEN**2)
+    caution.broken(5, [(paces["short"], 1.0, 3), (paces["alike"], 1.0, 3)])
+    caution.broken(5, [(paces["short"], 1.0, 3), (paces["long"], 1.0, 3)])
+    assert caution.factor(paces["short"], 1.0, 3) == BROKEN
+    assert caution.factor(paces["long"], 1.0, 3) == BROKEN
+    caution.broken(6, [(paces["short"], 1.0, 3)])
+    assert caution.factor(paces["short"], 1.0, 3) == pytest.approx(BROKEN**2)
 
 
 def test_what_is_served_lowers_all_factors(paces: dict[str, Pace]) -> None:
     caution = Caution()
-    caution.broken(0, [(paces["long"], 1.0)])
-    assert caution.factor(paces["elsewhere"], 1.0) == 1.0
+    caution.broken(0, [(paces["long"], 1.0, 3)])
+    assert caution.factor(paces["elsewhere"], 1.0, 3) == 1.0
     caution.kept(3, missed=0)
-    assert caution.factor(paces["long"], 1.0) == pytest.approx(BROKEN * KEPT**3)
-    assert caution.factor(paces["elsewhere"], 1.0) == pytest.approx(KEPT**3)
-    assert caution.factor(paces["short"], 1.0) == 1.0, "not known until now"
+    assert caution.factor(paces["long"], 1.0, 3) == pytest.approx(BROKEN * KEPT**3)
+    assert caution.factor(paces["elsewhere"], 1.0, 3) == pytest.approx(KEPT**3)
+    assert caution.factor(paces["short"], 1.0, 3) == 1.0, "not known until now"
 
 
 def test_what_would_have_filled_a_batch_lowers_all_factors(paces: dict[str, Pace]) -> None:
     caution = Caution()
-    assert caution.factor(paces["long"], 1.0) == 1.0
+    assert caution.factor(paces["long"], 1.0, 3) == 1.0
     caution.kept(1, missed=2)
-    assert caution.factor(paces["long"], 1.0) == pytest.approx(KEPT * MISSED**2)
+    assert caution.factor(paces["long"], 1.0, 3) == pytest.approx(KEPT * MISSED**2)
 
 
 def test_a_factor_has_an_upper_and_a_lower_end(paces: dict[str, Pace]) -> None:
     caution = Caution()
     for moment in range(100):
-        caution.broken(moment, [(paces["short"], 1.0)])
-    assert caution.factor(paces["short"], 1.0) == MOST
+        caution.broken(moment, [(paces["short"], 1.0, 3)])
+    assert caution.factor(paces["short"], 1.0, 3) == MOST
     caution.kept(10_000, missed=0)
-    assert caution.factor(paces["short"], 1.0) == LEAST
-    caution.broken(100, [(paces["short"], 1.0)])
-    assert caution.factor(paces["short"], 1.0) == pytest.approx(LEAST * BROKEN)
+    assert caution.factor(paces["short"], 1.0, 3) == LEAST
+    caution.broken(100, [(paces["short"], 1.0, 3)])
+    assert caution.factor(paces["short"], 1.0, 3) == pytest.approx(LEAST * BROKEN)
 
 
 def test_what_has_come_at_any_weight_is_not_remembered_for_ever(paces: dict[str, Pace]) -> None:
     caution = Caution()
     for power in range(-400, 400):
-        caution.broken(power, [(paces["short"], 2.0**power)])
+        caution.broken(power, [(paces["short"], 2.0**power, 3)])
     assert len(caution._factors) <= 200
 
 
@@ -100,3 +109,29 @@ def test_promises_broken_to_what_is_long_cost_what_is_short_nothing() -> None:
     )
     assert goodput > 0.6
     assert goodput > edf - 0.02
+
+
+URGENT = """
+about: More of one model than a device can do, half of it urgent
+fleet:
+  models: [{name: m, base_ms: 10, per_item_ms: 0, batches: [1]}]
+  boxes: [{devices: [{id: "cpu:0"}]}]
+workload:
+  requests: 2000
+  process: poisson
+  load: 2
+  mix:
+    - {model: m, share: 1, deadline_ms: 30, priority: 0}
+    - {model: m, share: 1, deadline_ms: 30, priority: 7}
+"""
+
+
+def test_promises_broken_to_what_can_wait_cost_what_is_urgent_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "urgent.yaml"
+    path.write_text(URGENT)
+    experiment = load_scenario(path).experiment()
+    goodput, edf = (
+        experiment.simulate(PolicyChoice.parse(policy), 1).by("priority")[0].on_time
+        for policy in ("goodput", "edf")
+    )
+    assert goodput > 0.98 * edf
