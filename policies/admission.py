@@ -3,8 +3,8 @@
 The wait of a request is that of a fluid: what is queued ahead of it in (priority, deadline, id)
 order is served at the best rate that its targets reach together. A class's work falls evenly on
 the time of the targets that serve it, so it delays a request only on those that they share. What
-costs more time per weight than others is taken to wait longer, if there is something behind it
-that would have to wait for it, so that it is refused first.
+costs more time per weight than others is taken to wait longer, if there is something as important
+behind it that would have to wait for it, so that it is refused first.
 
 How far that is from the truth is learned from what becomes of promises (`policies.caution`), and
 the wait is multiplied by it.
@@ -135,7 +135,7 @@ class Admission:
         for queue, other in self._lanes:
             waiting = len(queue)
             ahead = queue.count_ahead(request)
-            behind += waiting - ahead
+            behind += queue.count_to(request.priority) - ahead
             if other is pace:
                 ahead -= besides
             if ahead:

@@ -108,6 +108,12 @@ class ClassQueue:
             ahead += sum([len(each) for prior, each in self._levels.items() if prior < own])
         return ahead
 
+    def count_to(self, priority: int) -> int:
+        """How many are as important as a priority, or more."""
+        if len(self._levels) == 1 and priority in self._levels:
+            return len(self._by_age)
+        return sum([len(each) for prior, each in self._levels.items() if prior <= priority])
+
     def level(self, priority: int) -> Sequence[Entry]:
         """The requests of one priority as (deadline, id, request), ascending; to be read only."""
         return self._levels.get(priority, ())

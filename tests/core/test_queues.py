@@ -47,6 +47,7 @@ def test_a_queue_answers_like_a_sorted_list(fields, at, count):
     for priority in range(8):
         level = [r for r in expected if r.priority == priority]
         assert [entry[2] for entry in queue.level(priority)] == level
+        assert queue.count_to(priority) == len([r for r in expected if r.priority <= priority])
 
 
 def test_who_is_ahead_of_a_request_that_waits_in_another_queue():

@@ -174,6 +174,20 @@ def test_what_takes_long_is_admitted_where_nothing_has_to_wait_for_it():
     watch.close()
 
 
+@pytest.mark.parametrize(("priority", "refused"), [(3, True), (7, False)])
+def test_what_costs_more_is_refused_for_what_is_as_important_alone(priority, refused):
+    dear, cheap = (
+        offer(model, base_ms=ms, item_ms=0, sizes=(1,))
+        for model, ms in (("dear", 20), ("cheap", 5))
+    )
+    scheduler = Scheduler(Goodput())
+    scheduler.handle(TargetUp(target("cpu:0", dear, cheap, slots=1)), 0)
+    waiting = [request(i, 60, RequestClass("cheap"), priority=priority) for i in range(1, 6)]
+    scheduler.handle(Submitted(tuple(waiting)), 0)
+    said = scheduler.handle(Submitted((request(9, 35, RequestClass("dear"), priority=3),)), 0)
+    assert (9 in outcomes(said)) == refused
+
+
 def caution(policy: Goodput) -> float:
     """By what the waits of ordinary requests are multiplied."""
     pace = policy.admission.pace(RequestClass("m"))
