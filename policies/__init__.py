@@ -22,7 +22,7 @@ from policies.slackfit import SlackFit
 from policies.spill import Spill
 from policies.stability import Stability
 from policies.window import Window
-from scheduler.core.errors import INTERRUPTIONS
+from scheduler.core.errors import INTERRUPTIONS, words_of
 from scheduler.core.names import hint
 from scheduler.core.policy import Policy
 
@@ -97,7 +97,7 @@ def build_policy(
         raise
     except BaseException as error:  # or a value of an unfit type
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
-        told = f"with {given} it raised {type(error).__name__}: {error}"
+        told = f"with {given} it raised {words_of(error)}"
         told += "".join(f"; {key} is a number{usual}" for key, usual in _texts(factory, made))
         raise ValueError(f"policy {name!r}: {told}") from error
 

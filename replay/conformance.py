@@ -11,7 +11,7 @@ from policies import DEFAULT, POLICIES
 from replay.laws import LawBroken, MakePolicy, Watch, demand
 from replay.simulator import Arrival, ServiceTime, Simulator
 from scheduler.core.commands import Dispatch
-from scheduler.core.errors import INTERRUPTIONS
+from scheduler.core.errors import INTERRUPTIONS, words_of
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -275,7 +275,7 @@ def conformance(make: MakePolicy) -> Iterator[Verdict]:
         except INTERRUPTIONS:
             raise
         except BaseException as error:
-            problem = f"{type(error).__name__}: {error}"
+            problem = words_of(error)
         lawful &= problem is None
         about = (check.__doc__ or "").strip().rstrip(".")
         yield Verdict(check.__name__.replace("_", " "), about, problem)

@@ -20,7 +20,7 @@ from typing import Any, cast
 from policies import POLICIES, PolicyFactory, build_policy, wrapped
 from scheduler.config import PolicyConfig
 from scheduler.config_problems import ConfigError, problem_at
-from scheduler.core.errors import INTERRUPTIONS
+from scheduler.core.errors import INTERRUPTIONS, words_of
 from scheduler.core.names import hint
 from scheduler.core.policy import Policy
 
@@ -80,7 +80,7 @@ def find_policy(name: str) -> PolicyFactory:
         except INTERRUPTIONS:
             raise
         except BaseException as error:
-            told = f"entry point {offered[name].value!r}: {_said(error)}"
+            told = f"entry point {offered[name].value!r}: {words_of(error)}"
             raise ValueError(f"policy {name!r}: {told}") from error
     if where and class_name:
         return _class_of(name, _module(name, where), class_name)
@@ -141,7 +141,7 @@ def _file(name: str, path: Path) -> ModuleType:
             del sys.modules[module_name]
         else:
             sys.modules[module_name] = before
-        raise ValueError(f"policy {name!r}: {path} raised {_said(error)}") from error
+        raise ValueError(f"policy {name!r}: {path} raised {words_of(error)}") from error
     return module
 
 
@@ -151,7 +151,7 @@ def _module(name: str, where: str) -> ModuleType:
     except INTERRUPTIONS:
         raise
     except BaseException as error:
-        raise ValueError(f"policy {name!r}: module {where!r}: {_said(error)}") from error
+        raise ValueError(f"policy {name!r}: module {where!r}: {words_of(error)}") from error
 
 
 def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
@@ -188,7 +188,3 @@ def _checked(name: str, found: Any) -> PolicyFactory:
 
 def _where(module: ModuleType) -> str:
     return getattr(module, "__file__", None) or module.__name__
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -11,6 +11,11 @@ INTERRUPTIONS = (KeyboardInterrupt,)
 cancellation, and the panic of a module in Rust are no `Exception`, but failures of its own."""
 
 
+def words_of(fault: BaseException) -> str:
+    """What was raised, and its text where it has one, as a `MemoryError` has none."""
+    return f"{type(fault).__name__}: {text}" if (text := str(fault)) else type(fault).__name__
+
+
 _ROOMS = ("scheduler", "policies", "replay")
 """What decides and calls what decides; what a policy of one's own is written in is none of it."""
 

@@ -19,6 +19,7 @@ from scheduler.core.errors import (
     InvariantError,
     PolicyFailed,
     place_of,
+    words_of,
 )
 from scheduler.core.events import (
     BatchDone,
@@ -142,7 +143,7 @@ class Scheduler:
         if commands:
             self._story.add_all(now_ns, commands)
         if failure is not None:
-            told = f"{type(failure).__name__}: {failure}{place_of(failure)}"
+            told = f"{words_of(failure)}{place_of(failure)}"
             raise PolicyFailed(told, commands) from failure
         return commands
 

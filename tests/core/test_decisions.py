@@ -70,6 +70,11 @@ def test_a_policy_that_raises_midway_loses_nothing(fault):
     assert outcomes(scheduler.handle(BatchDone(1), 5)) == {2: Outcome.COMPLETED}
 
 
+def test_a_failure_without_a_text_is_told_by_its_name():
+    with pytest.raises(PolicyFailed, match=r"^MemoryError, at \S+test_decisions.py:\d+$"):
+        scripted([MemoryError()]).handle(Submitted((ONE,)), 0)
+
+
 def test_an_interruption_is_no_failure_of_the_policy():
     with pytest.raises(KeyboardInterrupt):
         scripted([KeyboardInterrupt()]).handle(Submitted((ONE,)), 0)
