@@ -119,19 +119,24 @@ class Admission:
 
     # -- the fluid schedule
 
-    def _done_ns(self, request: Request, besides: int = 0) -> list[int]:
+    def has_room(self, request: Request, besides: int) -> bool:
+        """Whether a queued arrival would be in time, were so many ahead of it in its class gone."""
+        return min(self._done_ns(request, besides)) <= request.deadline_ns
+
+    def _done_ns(self, request: Request, besides: int = 0, imagined: bool = False) -> list[int]:
         """When a request is expected to be done by each of its targets.
 
         Args:
             request: Queued, or to be imagined in its queue.
             besides: How many ahead of it in its own class are not to be counted.
+            imagined: Whether it isn't queued.
         """
         now_ns = self._outlook.view.now_ns
         starts_ns = self._outlook.starts_ns
         pace = self._paces[request.kind]
         target_ids = pace.target_ids
         work_ns = 0.0
-        behind = 0 if besides else -1  # itself, unless it is imagined
+        behind = 0 if imagined else -1  # itself
         for queue, other in self._lanes:
             waiting = len(queue)
             ahead = queue.count_ahead(request)
@@ -184,7 +189,7 @@ class Admission:
             if attempt == _TRIES:
                 deadline_ns = max(deadline_ns, self._last_ns(priority))
             asked = Request(_NEWEST, kind, deadline_ns, priority, weight)
-            done_ns = self._done_ns(asked, besides)
+            done_ns = self._done_ns(asked, besides, imagined=True)
             if min(done_ns) <= deadline_ns:
                 break
             deadline_ns = min(done_ns)

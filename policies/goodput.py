@@ -4,6 +4,7 @@ Rule, in seven parts:
 
 * Admission (`policies.admission`). A new request is refused at once if it would most likely not
   be served in time: by the work queued ahead of it, and by what became of such promises before.
+  One that is only behind what is lighter is admitted, and that gives way (`policies.outbidding`).
 * Displacing (`policies.displacing`). Where others that come while something runs would be late for
   it, and are worth more, it leaves room for them; a new request that could not is refused at once.
 * Service. Of the batches that an open target could finish in time, of every class, variant and
@@ -50,6 +51,7 @@ from policies.buying import price, purchases
 from policies.displacing import Displacement
 from policies.gathering import Gathering
 from policies.odds import CHOICES, Odds
+from policies.outbidding import Outbidding
 from policies.outlook import Bid, Outlook
 from policies.scarcity import Scarcity
 from policies.serving import Candidate, candidates, fill, order
@@ -116,6 +118,7 @@ class Alone:
     def _begin(self) -> None:
         """Nothing has come, and nothing been missed."""
         self._gathering = Gathering(self._outlook)
+        self._outbidding = Outbidding(self._outlook, self.admission)
         self._displacement = Displacement(self._outlook, self.admission)
         self._scarcity = Scarcity(self.admission)
 
@@ -146,15 +149,23 @@ class Alone:
                 continue
             refusal = self.admission.refusal(request)
             self._displacement.came(request)
-            refusal = refusal or self._displacement.refusal(request)
+            outbid = self._outbidding.outbid(request) if refusal else []
+            refusal = self._displacement.refusal(request) if outbid or not refusal else refusal
             if refusal is None:
+                self._outbidding.admitted(request)
                 self._scarcity.came()
+                yield from self._missed(outbid)
             else:
-                self._scarcity.missed(request)
-                self._gathering.missed()
-                if self._outlook.some_dear and self._is_possible(request):
-                    self._fell_short()
-                yield refusal
+                yield from self._missed([refusal])
+
+    def _missed(self, drops: list[Drop]) -> list[Drop]:
+        """Takes note of what can't be done, of arrivals and for them."""
+        for drop in drops:
+            self._scarcity.missed(drop.request)
+            self._gathering.missed()
+            if self._outlook.some_dear and self._is_possible(drop.request):
+                self._fell_short()
+        return drops
 
     def _is_possible(self, request: Request) -> bool:
         """Whether targets that cost nothing, if any, could do it, had they nothing else to do."""
