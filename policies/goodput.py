@@ -149,14 +149,16 @@ class Alone:
                 continue
             refusal = self.admission.refusal(request)
             self._displacement.came(request)
-            outbid = self._outbidding.outbid(request) if refusal else []
-            refusal = self._displacement.refusal(request) if outbid or not refusal else refusal
-            if refusal is None:
-                self._outbidding.admitted(request)
-                self._scarcity.came()
-                yield from self._missed(outbid)
-            else:
+            outbid = self._outbidding.outbid(request) if refusal is not None else None
+            if refusal is None or outbid:
+                refusal = self._displacement.refusal(request)
+            if refusal is not None:
                 yield from self._missed([refusal])
+                continue
+            self._outbidding.admitted(request)
+            self._scarcity.came()
+            if outbid:
+                yield from self._missed(outbid)
 
     def _missed(self, drops: list[Drop]) -> list[Drop]:
         """Takes note of what can't be done, of arrivals and for them."""

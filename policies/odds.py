@@ -32,7 +32,7 @@ MARGIN = 1.15
 """So much better is one that is less sure."""
 
 EVERY_NS = 250_000_000
-"""How often it is asked whether another would be better."""
+"""How often it is asked for a class whether another would be better."""
 
 RECENT = 32
 """So many requests of a class say what its budgets are."""
@@ -45,14 +45,33 @@ _KINDS = 200
 """Classes whose budgets are remembered though they may not come again."""
 
 
+class _Asked:
+    """What was asked for of one class.
+
+    Attributes:
+        budgets_ns: The budgets of the last ones.
+        due_ns: When to ask again which quantile is best.
+    """
+
+    __slots__ = ("budgets_ns", "due_ns")
+
+    def __init__(self) -> None:
+        self.budgets_ns: deque[int] = deque(maxlen=RECENT)
+        self.due_ns = 0
+
+
 class Odds:
-    """Chooses quantiles by what was asked for, and by how far latencies spread."""
+    """Chooses quantiles by what was asked for, and by how far latencies spread.
+
+    Attributes:
+        due: Classes of which it is to be asked again, by who then clears it.
+    """
 
     def __init__(self) -> None:
         """Nothing has come."""
+        self.due: list[RequestClass] = []
         self._view: View | None = None
-        self._budgets_ns: dict[RequestClass, deque[int]] = {}
-        self._due_ns = 0
+        self._asked: dict[RequestClass, _Asked] = {}
 
     def came(self, view: View, arrivals: Iterable[Request]) -> None:
         """Takes in what has come; to be called at each event, before anything is looked up.
@@ -61,29 +80,22 @@ class Odds:
             view: The moment.
             arrivals: Those of the view.
         """
+        asked, now_ns = self._asked, view.now_ns
         if self._view is not view:
             self._view = view
-            self._budgets_ns.clear()
-            self._due_ns = 0
-        budgets_ns = self._budgets_ns
+            asked.clear()
         for request in arrivals:
             if request.accept_late:
                 continue
-            known = budgets_ns.get(request.kind)
+            known = asked.get(request.kind)
             if known is None:
-                if len(budgets_ns) >= _KINDS:
-                    budgets_ns.clear()
-                known = budgets_ns[request.kind] = deque(maxlen=RECENT)
-                self._due_ns = 0
-            known.append(request.deadline_ns - view.now_ns)
-
-    def is_due(self) -> bool:
-        """Whether to ask again which quantile is best; a yes holds for one time."""
-        now_ns = self._view.now_ns if self._view else 0
-        if now_ns < self._due_ns:
-            return False
-        self._due_ns = now_ns + EVERY_NS
-        return True
+                if len(asked) >= _KINDS:
+                    asked.clear()
+                known = asked[request.kind] = _Asked()
+            known.budgets_ns.append(request.deadline_ns - now_ns)
+            if now_ns >= known.due_ns:
+                known.due_ns = now_ns + EVERY_NS
+                self.due.append(request.kind)
 
     def quantile(self, kind: RequestClass, offered: Iterable[Offered]) -> float:
         """Which quantile to count on.
@@ -92,7 +104,8 @@ class Odds:
             kind: For requests of this class.
             offered: By whom they could be done.
         """
-        budgets_ns = self._budgets_ns.get(kind, ())
+        asked = self._asked.get(kind)
+        budgets_ns = asked.budgets_ns if asked else ()
         in_time = [0.0] * len(CHOICES)
         for curve, way_ns, width in offered:
             rung = curve.usual_rung()

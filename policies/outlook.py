@@ -92,10 +92,12 @@ class Outlook:
         if is_other or epoch != view.fleet_epoch:
             self.view = view
             self._seen = view, view.fleet_epoch
-            self._forget()
+            self._bids.clear()
+            self._ones_epoch = -1
+            self.epoch += 1
             self.some_dear = any(target.spec.is_dear for target in view.targets.values())
-        elif self.odds is not None and self.odds.is_due() and not self._are_best():
-            self._forget()
+        if self.odds is not None and self.odds.due:
+            self._ask_again(self.odds.due)
         if self._ones_epoch != view.curve_epoch:
             self._ones_epoch = view.curve_epoch
             self._ones.clear()
@@ -106,11 +108,6 @@ class Outlook:
             if start_ns is not None:
                 starts[target_id] = start_ns
         return is_other
-
-    def _forget(self) -> None:
-        self._bids.clear()
-        self._ones_epoch = -1
-        self.epoch += 1
 
     def bids(self, kind: RequestClass) -> list[Bid]:
         """What the targets offer to a class."""
@@ -145,13 +142,15 @@ class Outlook:
         curves = [bid.curves[0] for bid in bids]
         return self.odds.quantile(kind, zip(curves, ways_ns, widths, strict=True))
 
-    def _are_best(self) -> bool:
-        """Whether each class counts on the quantile that is best by now."""
-        return all(
-            bids[0].quantile == self._quantile(kind, bids)
-            for kind, bids in self._bids.items()
-            if bids
-        )
+    def _ask_again(self, due: list[RequestClass]) -> None:
+        """Lets the bids go of classes for which another quantile is best by now."""
+        for kind in due:
+            bids = self._bids.get(kind)
+            if bids and bids[0].quantile != self._quantile(kind, bids):
+                del self._bids[kind]
+                self._ones_epoch = -1
+                self.epoch += 1
+        due.clear()
 
     def _item_ns(self, kind: RequestClass, target: TargetState) -> int:
         """Requests of one class have the same shapes, and so the same size."""
@@ -208,7 +207,7 @@ class Outlook:
         found = []
         for kind, queue in self.view.queues.items():
             soonest_ns = queue.soonest_ns()
-            ones = self._ones_ns(kind)
+            ones = self._ones.get(kind) or self._ones_ns(kind)
             for target_id, one_ns in ones:
                 if starts[target_id] + one_ns <= soonest_ns:
                     break

@@ -240,7 +240,7 @@ def test_two_clients_are_served_in_the_order_of_their_deadlines(
         first = "/v2/models/slow"
         last = f"{first}/versions/{described['variants'][0]['name']}"
         blockers = [
-            client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(8)
+            client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(24)
         ]
         threads = [threading.Thread(target=ask, args=each) for each in ((last, 400), (first, 200))]
         for number, thread in enumerate(threads):

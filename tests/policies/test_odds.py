@@ -120,15 +120,46 @@ def test_the_batch_size_that_runs_tells_how_far_latencies_spread() -> None:
     assert chosen(odds(30), curve) == 0.8
 
 
-def test_it_asks_again_now_and_then() -> None:
+def test_it_asks_again_now_and_then_about_what_comes() -> None:
+    other = RequestClass("other")
     view = View({}, {})
     found = Odds()
-    found.came(view, [request(1, 30)])
-    assert (found.is_due(), found.is_due()) == (True, False)
-    view.now_ns = EVERY_NS
-    assert (found.is_due(), found.is_due()) == (True, False)
-    found.came(view, [request(2, 30, RequestClass("other"))])
-    assert found.is_due()
+
+    def due(at_ns: int, *kinds: RequestClass) -> list[RequestClass]:
+        view.now_ns = at_ns
+        found.came(view, [request(i, 9_000, kind) for i, kind in enumerate(kinds, 1)])
+        told = list(found.due)
+        found.due.clear()
+        return told
+
+    assert due(0, M, M) == [M]
+    assert due(EVERY_NS - 1, M, other) == [other]
+    assert due(EVERY_NS, M, other) == [M]
+    assert due(9 * EVERY_NS) == []
+    assert due(10 * EVERY_NS, other, M) == [other, M]
+
+
+def test_a_class_is_asked_about_while_others_come_far_more_often() -> None:
+    """Latency spreads only later; the quantile of what comes seldom follows as well."""
+    policy = Alone()
+    scheduler = Scheduler(policy)
+    models = {name: Offer(name, "v", "runtime", {1: (4 * MS,)}, 0) for name in ("often", "seldom")}
+    scheduler.handle(TargetUp(target("cpu:0", *models.values(), slots=9)), 0)
+    (state,) = scheduler.targets.values()
+    often, seldom = map(RequestClass, models)
+
+    def submit(number: int, kind: RequestClass, at_ms: int) -> None:
+        wanted = request(number, at_ms + 30, kind)
+        scheduler.handle(Submitted((wanted,)), at_ms * MS)
+
+    submit(1, seldom, 0)
+    assert policy._outlook.bids(seldom)[0].quantile == 0.95
+    for number in range(100):
+        state.curve(models["seldom"], seldom).observe(1, (4 if number % 7 else 40) * MS, 0)
+    for number in range(2, 400):
+        submit(number, often, number)
+    submit(400, seldom, 400)
+    assert policy._outlook.bids(seldom)[0].quantile < 0.95
 
 
 # -- what comes of it
