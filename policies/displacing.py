@@ -10,7 +10,7 @@ target can be expected to lose
 per time in which it came. `share` is that target's part of the rate at which all serve its class.
 What is finished instead is worth something as well: that much per time of all targets, so of what
 costs as much as it is worth nothing is lost. Only what costs less per weight than the request, and
-is not less important, counts.
+is not less important, counts. Weights count as far as each would be in time (`policies.odds`).
 
 Where that is more than the run is worth, it is to leave room for all of it: what is cheaper may
 need a share of what the targets can do that no long run has taken, and no more. So of several
@@ -112,8 +112,8 @@ class _Alike:
 
 
 _Came = tuple[int, int, float, float, _Alike, float]
-"""When one came that could be in time by itself, how long it could wait, its weight, its cost, who
-is like it, and what had been served before."""
+"""When one came that could be in time by itself, how long it could wait, its weight times its odds,
+its cost, who is like it, and what had been served before."""
 
 
 class Displacement:
@@ -139,7 +139,8 @@ class Displacement:
 
     def served(self, place: Place) -> None:
         """A batch is sent, with which its requests are in time."""
-        self._worth += sum([request.weight for request in place.requests])
+        weight = sum([request.weight for request in place.requests])
+        self._worth += weight * self._odds(self._outlook.bids(place.requests[0].kind)[0])
 
     def look(self) -> None:
         """Counts what came before; to be called at each event."""
@@ -157,7 +158,8 @@ class Displacement:
             if alike is None:
                 alike = self._known[shared] = _Alike(*shared)
             alike.kind = kind
-            self._came.append((now_ns, slack_ns, weight, cost_ns, alike, self._worth))
+            worth = weight * self._odds(pace.bids[0])
+            self._came.append((now_ns, slack_ns, worth, cost_ns, alike, self._worth))
             self._uncounted += 1
 
     def _count(self, now_ns: int) -> None:
@@ -165,8 +167,8 @@ class Displacement:
         first_ns, *_, worth = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
         groups: dict[_Alike, None] = {}
-        for _, slack_ns, weight, cost_ns, alike, _ in self._came:
-            net = weight - worth_per_ns * cost_ns
+        for _, slack_ns, worth, cost_ns, alike, _ in self._came:
+            net = worth - worth_per_ns * cost_ns
             alike.came.append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
             groups[alike] = None
         self._groups = list(groups)
@@ -200,7 +202,7 @@ class Displacement:
         ladder = bid.curves[0].ladder(0.5)
         rung = bisect_right(ladder.sizes, len(self._outlook.view.queues[request.kind])) - 1
         length_ns = ladder.latency_ns[rung]
-        lost = self._lost(cheaper, bid.target_id, length_ns) / ladder.sizes[rung]
+        lost = self._lost(cheaper, bid, length_ns) / ladder.sizes[rung]
         if lost <= request.weight:
             return None
         why = (
@@ -221,10 +223,10 @@ class Displacement:
         cheaper = self._cheaper(batch[0].priority, cost_ns / worth)
         if not cheaper:
             return None
-        own_id = candidate.bid.target_id
+        bid, own_id = candidate.bid, candidate.bid.target_id
         if self._has_dear(self._outlook.bids(kind)):
             return None
-        if self._lost(cheaper, own_id, length_ns) <= worth:
+        if self._lost(cheaper, bid, length_ns) <= worth:
             return None
         now_ns = self._outlook.view.now_ns
         slacks_ns = sorted([slack_ns for each in cheaper for slack_ns in each.slack_ns])
@@ -247,12 +249,11 @@ class Displacement:
         if max([each.latency_ns for each in found]) <= self._least_slack_ns:
             return [0.0] * len(found)
         self._admission.look()
-        target_id = found[0].bid.target_id
         lost: list[float] = []
         least: dict[tuple[RequestClass, str], float] = {}
         for each in found:
             others = [other for other in self._groups if other.priority <= each.priority]
-            lost.append(LIKELY * self._lost(others, target_id, each.latency_ns))
+            lost.append(LIKELY * self._lost(others, each.bid, each.latency_ns))
             key, per_request = (each.queue.kind, each.offer.variant), lost[-1] / len(each.batch)
             least[key] = min(per_request, least.get(key, per_request))
         return [
@@ -269,10 +270,15 @@ class Displacement:
         step = step_of(int(cost_ns))
         return [each for each in self._groups if each.step < step and each.priority <= priority]
 
-    def _lost(self, others: list[_Alike], target_id: str, length_ns: int) -> float:
-        """What is lost behind a run of a length on a target."""
-        lost = sum([self._share(each, target_id) * each.lost(length_ns) for each in others])
-        return lost / self._since_ns()
+    def _lost(self, others: list[_Alike], bid: Bid, length_ns: int) -> float:
+        """What is lost behind a run of a length on a target, as so much weight of its requests."""
+        at = bid.target_id
+        lost = sum([self._share(each, at) * each.lost(length_ns) for each in others])
+        return lost / self._since_ns() / self._odds(bid)
+
+    def _odds(self, bid: Bid) -> float:
+        """How likely it is in time, as a part of how likely others are (`policies.odds`)."""
+        return bid.quantile / self._outlook.quantile
 
     def _share(self, alike: _Alike, target_id: str) -> float:
         """The part of a target in the rate at which what is alike is served."""

@@ -256,3 +256,15 @@ def test_where_somebody_can_be_paid_for_it_all_is_to_be_sure() -> None:
     assert quantiles_with(free) == {"cpu:0": 0.8, "cloud": 0.8}
     assert quantiles_with(free, spills=True) == {"cpu:0": 0.95}
     assert quantiles_with(spills=True) == {"cpu:0": 0.8}
+
+
+@pytest.mark.parametrize(("budget_ms", "worth"), [(30, 2.0 * 0.8 / 0.95), (1_000, 2.0)])
+def test_others_make_room_for_it_as_far_as_it_would_be_in_time(
+    budget_ms: float, worth: float
+) -> None:
+    policy = Alone()
+    scheduler = Scheduler(policy)
+    scheduler.handle(TargetUp(target("cpu:0", TAIL)), 0)
+    scheduler.handle(Submitted((request(1, budget_ms, weight=2.0),)), 0)
+    (came,) = policy._displacement._came
+    assert came[2] == pytest.approx(worth)
