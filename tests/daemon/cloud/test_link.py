@@ -105,9 +105,11 @@ def test_the_quantile_that_status_tells_of_is_the_policys(tmp_path: Path):
         for quantile, words in ((0.99, "99%"), (0.6, "60%"), (0.555, "55.5%")):
             box.driver.swap_policy("edf", {"quantile": quantile})
             assert told(box) == [], "nothing has run that it counted on"
-            await box.ask()
-            await box.ask()
-            assert told(box) == [words]
+            for _ in range(20):  # what is learned of the cloud may replace its offer, and its curve
+                await box.ask()
+                if said := told(box):
+                    break
+            assert said == [words]
 
     with_far(tmp_path, test)
 
