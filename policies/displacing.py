@@ -31,7 +31,7 @@ dilemma: a job shop model", SIAM Journal on Applied Mathematics 20(3), 1971. Her
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Container, Sequence
 from itertools import accumulate
 from operator import itemgetter, mul
@@ -78,8 +78,6 @@ class _Alike:
 
     Attributes:
         kind: The class of the last of them.
-        came: How long each could have waited, its worth beyond what it cost, and its cost; only
-            while they are counted.
         slack_ns: How long each could have waited, ascending.
         work_ns: The time of all targets together that they needed.
     """
@@ -90,20 +88,18 @@ class _Alike:
         self.priority = priority
         self.step = step
         self.target_ids = target_ids
-        self.came: list[tuple[int, float, float]] = []
         self.slack_ns: tuple[int, ...] = ()
         self.work_ns = 0.0
         self._worth: list[float] = []
         self._slack_worth: list[float] = []
 
-    def count(self) -> None:
-        """Takes in who came."""
-        self.came.sort()
-        self.slack_ns, worth, cost_ns = zip(*self.came, strict=True)
+    def count(self, came: list[tuple[int, float, float]]) -> None:
+        """Takes in how long each could have waited, its worth beyond its cost, and its cost."""
+        came.sort()
+        self.slack_ns, worth, cost_ns = zip(*came, strict=True)
         self._worth = list(accumulate(worth, initial=0.0))
         self._slack_worth = list(accumulate(map(mul, self.slack_ns, worth), initial=0.0))
         self.work_ns = sum(cost_ns)
-        self.came = []
 
     def lost(self, length_ns: int) -> float:
         """What is lost behind a run of a length, times the time in which they came."""
@@ -166,15 +162,14 @@ class Displacement:
         self._uncounted = 0
         first_ns, *_, worth = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
-        groups: dict[_Alike, None] = {}
+        groups: defaultdict[_Alike, list[tuple[int, float, float]]] = defaultdict(list)
         for _, slack_ns, worth, cost_ns, alike, _ in self._came:
             net = worth - worth_per_ns * cost_ns
-            alike.came.append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
-            groups[alike] = None
+            groups[alike].append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
         self._groups = list(groups)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
-        for each in groups:
-            each.count()
+        for each, came in groups.items():
+            each.count(came)
         self._least_slack_ns = min([each.slack_ns[0] for each in self._groups])
 
     # -- what it would lose

@@ -136,11 +136,11 @@ class Outlook:
         view = self.view
         if self.odds is None or self.some_dear or view.has_peers or view.is_part:
             return self.quantile
-        specs = [bid.target.spec for bid in bids]
-        ways_ns = [s.transfer_ns[0] + b.item_ns for s, b in zip(specs, bids, strict=True)]
-        widths = [spec.width for spec in specs]
-        curves = [bid.curves[0] for bid in bids]
-        return self.odds.quantile(kind, zip(curves, ways_ns, widths, strict=True))
+        offered = [
+            (bid.curves[0], bid.target.spec.transfer_ns[0] + bid.item_ns, bid.target.spec.width)
+            for bid in bids
+        ]
+        return self.odds.quantile(kind, offered)
 
     def _ask_again(self, due: list[RequestClass]) -> None:
         """Lets the bids go of classes for which another quantile is best by now."""
