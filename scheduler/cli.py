@@ -39,7 +39,7 @@ from scheduler.cli_box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print
 from scheduler.cli_help import COMMAND, COMMANDS, TwoWordCommands, examples, given
 from scheduler.cli_inputs import InputProblem, check_places, load_inputs
 from scheduler.cli_status import status_view
-from scheduler.cli_streams import open_streams, written
+from scheduler.cli_streams import open_streams, say, written
 from scheduler.cli_tables import models_view
 from scheduler.client import Client
 from scheduler.core.names import did_you_mean
@@ -350,26 +350,22 @@ def _save_last(ended: list[cli_infer.Ended], output: Path | None) -> None:
     results = [one.result for one in ended if one.result is not None]
     if output is not None and results:
         cli_infer.save(output, results[-1].outputs)
-        _say(f"saved {', '.join(results[-1].outputs)} of the last result to {output}")
+        say(f"saved {', '.join(results[-1].outputs)} of the last result to {output}")
 
 
 def _finish_infer(ended: list[cli_infer.Ended], repeat: int) -> None:
     errors = [one.error for one in ended if one.error is not None]
     if errors:
         some = f"{len(errors)} of {len(ended)} without a result; the first: "
-        _say((some if len(ended) > 1 else "") + cli_infer.why(errors[0]))
+        say((some if len(ended) > 1 else "") + cli_infer.why(errors[0]))
     if len(ended) < repeat:
-        _say(f"interrupted after {len(ended)} of {repeat}")
+        say(f"interrupted after {len(ended)} of {repeat}")
         raise KeyboardInterrupt
     if errors:
         raise typer.Exit(1)
 
 
 # -- all of them
-
-
-def _say(text: str) -> None:
-    print(f"laxity: {text}", file=sys.stderr)
 
 
 def main() -> None:
@@ -379,10 +375,10 @@ def main() -> None:
         with written():
             app()
     except (InputProblem, AddressError) as problem:
-        _say(str(problem))
+        say(str(problem))
         sys.exit(2)
     except LaxityError as error:
-        _say(str(error))
+        say(str(error))
         sys.exit(1)
 
 

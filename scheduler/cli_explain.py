@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.text import Text
 from scheduler.cli_box import AsJson, Url, box, print_json
 from scheduler.cli_help import COMMAND, examples, given
 from scheduler.cli_inputs import InputProblem
+from scheduler.cli_streams import say
 from scheduler.cli_tables import STYLES, figure, plain_table
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import LaxityError
@@ -87,7 +87,7 @@ def explain(
             _show_recent(briefs)
         else:
             asked = f" for model {model!r}" if model else ""
-            _say(f"the journal has no request{asked} that ended{f' {outcome}' if outcome else ''}")
+            say(f"the journal has no request{asked} that ended{f' {outcome}' if outcome else ''}")
     else:
         _show_tale(request, _tale(path, request, run), as_json)
 
@@ -102,7 +102,7 @@ def _journal_of(url: str | None) -> Path:
         told = f"the journal {folder} can't be written: {problem}"
         if not folder.exists():
             raise LaxityError(told)
-        _say(f"{told}; the newest events are not in it")
+        say(f"{told}; the newest events are not in it")
     if not folder.is_dir():
         raise LaxityError(f"the journal is on the box, in {folder}; copy it, and name --journal")
     return folder
@@ -114,7 +114,7 @@ def _recent(path: Path, count: int, outcome: str | None, model: str | None) -> l
 
     with Console(stderr=True).status("reading the journal"):
         try:
-            return recent(path, count, outcome, model, _say)
+            return recent(path, count, outcome, model, say)
         except JournalError as error:
             raise LaxityError(str(error)) from None
 
@@ -125,7 +125,7 @@ def _tale(path: Path, request: int, run: str | None) -> Tale:
 
     with Console(stderr=True).status("reading the journal"):
         try:
-            return explain(path, request, run, _say)
+            return explain(path, request, run, say)
         except JournalError as error:
             raise LaxityError(str(error)) from None
 
@@ -162,7 +162,3 @@ def _show_tale(request: int, tale: Tale, as_json: bool) -> None:
     console.print(table)
     if tale.brief is None:
         console.print("it has not ended, as far as the journal goes", style="yellow")
-
-
-def _say(text: str) -> None:
-    print(f"laxity: {text}", file=sys.stderr)

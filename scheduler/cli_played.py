@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+
+from scheduler.cli_streams import say
 
 if TYPE_CHECKING:
     from replay.results import RunResult
@@ -43,7 +44,7 @@ def give(results: list[RunResult], pair: tuple[str, str] | None, files: Files) -
 
     unwritten = list(_written(results, pair, files))
     for problem in unwritten:
-        _say(problem)
+        say(problem)
     print_table(results, Console(), pair)
     if unwritten:
         raise typer.Exit(2)
@@ -72,8 +73,4 @@ def _written(results: list[RunResult], pair: tuple[str, str] | None, files: File
             yield f"{path} can't be written: {error.strerror}"
         else:
             if name:
-                _say(f"the {name} is in {path}")
-
-
-def _say(text: str) -> None:
-    print(f"laxity: {text}", file=sys.stderr)
+                say(f"the {name} is in {path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from rich.console import Console
 from scheduler.cli_help import COMMAND, examples, given
 from scheduler.cli_inputs import InputProblem, check_places
 from scheduler.cli_played import Files, give
+from scheduler.cli_streams import say
 from scheduler.config_problems import ConfigError
 from scheduler.errors import LaxityError
 
@@ -170,8 +170,7 @@ def replay(
         else:
             results, lost = _simulate(experiments, choices, seeds, jobs)
             compare = _played_pair(results, compare)
-    pair = _pair(compare)
-    give(results, (pair[0], pair[1]) if pair else None, Files(json_file, full, report, chart))
+    give(results, _pair(compare) or None, Files(json_file, full, report, chart))
     if lost is not None:
         with _plain_errors():
             raise lost
@@ -201,7 +200,7 @@ def _simulate(
         except (LaxityError, ValueError, OSError, KeyboardInterrupt) as error:
             lost = error
     for fault in faults:
-        _say(fault)
+        say(fault)
     lost = lost or (typer.Exit(2) if faults else None)
     if lost is not None and not results:
         raise lost
@@ -229,7 +228,7 @@ def _play_live(
                         raise
                     return results, error
                 for warning in warnings:
-                    _say(warning)
+                    say(warning)
                 results.append(result)
                 advance()
     return results, None
@@ -250,7 +249,7 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 def _verify(path: Path) -> int:
     from replay.journal import verify
 
-    verdicts = verify(path, _say)
+    verdicts = verify(path, say)
     for verdict in verdicts:
         print(
             f"run {verdict.run}: {verdict.events:,} events, {verdict.commands:,} commands and "
@@ -317,11 +316,13 @@ def _listed(text: str) -> list[str]:
     return parts
 
 
-def _pair(compare: str | None) -> list[str]:
-    pair = _listed(compare) if compare else []
-    if compare and len(pair) != 2:
+def _pair(compare: str | None) -> tuple[str, str] | tuple[()]:
+    if not compare:
+        return ()
+    pair = _listed(compare)
+    if len(pair) != 2:
         raise InputProblem(f"--compare takes two policies, A,B, not {compare!r}")
-    return pair
+    return pair[0], pair[1]
 
 
 def _refuse(ctx: typer.Context, names: set[str], why: str) -> None:
@@ -346,7 +347,7 @@ def _plain_errors() -> Iterator[None]:
         # A source is read more than once, and says the same each time.
         if text not in said:
             said.add(text)
-            _say(text)
+            say(text)
 
     warnings.simplefilter("always")
     warnings.showwarning = lambda message, *_: say_once(str(message))
@@ -360,7 +361,3 @@ def _plain_errors() -> Iterator[None]:
         raise InputProblem(f"a number is too large to be played with: {error}") from None
     except (ValueError, OSError) as error:
         raise InputProblem(str(error)) from None
-
-
-def _say(text: str) -> None:
-    print(f"laxity: {text}", file=sys.stderr)

@@ -25,6 +25,11 @@ def open_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def say(text: str) -> None:
+    """Tells people something, beside what a command prints."""
+    print(f"laxity: {text}", file=sys.stderr)
+
+
 @contextmanager
 def written() -> Iterator[None]:
     """Ends the process with status 1 where what it says can't be written.
@@ -39,8 +44,7 @@ def written() -> Iterator[None]:
                 sys.stdout.flush()
     except OSError as error:
         if error.errno in _UNWRITTEN:
-            what = error.filename or "the output"
-            print(f"laxity: {what} can't be written: {error.strerror}", file=sys.stderr)
+            say(f"{error.filename or 'the output'} can't be written: {error.strerror}")
         elif error.errno != errno.EPIPE:
             raise
         os._exit(1)  # Python would try again to write what is left
