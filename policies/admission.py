@@ -134,22 +134,20 @@ class Admission:
         now_ns = self._outlook.view.now_ns
         starts_ns = self._outlook.starts_ns
         pace = self._paces[request.kind]
-        target_ids = pace.target_ids
         work_ns = 0.0
         behind = 0 if imagined else -1  # itself
         for queue, other in self._lanes:
             waiting = len(queue)
             ahead = queue.count_ahead(request)
-            behind += queue.count_to(request.priority) - ahead
+            if behind <= 0:  # one is enough
+                behind += queue.count_to(request.priority) - ahead
             if other is pace:
                 ahead -= besides
             if ahead:
                 share_ns = other.cost_ns if waiting >= other.full else other.share_ns(waiting)
-                if other.target_ids != target_ids:
-                    shared = len(target_ids & other.target_ids) / len(target_ids)
-                    work_ns += ahead * shared * share_ns
-                else:
-                    work_ns += ahead * share_ns
+                if other.ids != pace.ids:
+                    share_ns *= len(pace.target_ids & other.target_ids) / len(pace.ids)
+                work_ns += ahead * share_ns
         wait_ns = pace.ready_ns(starts_ns, work_ns) - now_ns
         wait_ns *= self.caution.factor(pace, request.weight, request.priority)
         costlier = pace.cost_ns / request.weight / self._least_ns
@@ -202,7 +200,7 @@ class Admission:
     def _last_ns(self, priority: int) -> int:
         """The last deadline of a priority: nothing is ahead of what has a later one."""
         levels = [queue.level(priority) for queue, _ in self._lanes]
-        return max([level[-1][0] for level in levels if level], default=0)
+        return max([level[-1].deadline_ns for level in levels if level], default=0)
 
     # -- learning
 

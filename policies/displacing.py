@@ -62,10 +62,18 @@ is done elsewhere meanwhile. With all of it batches stay too small where nearly 
 
 _ANY_NS = 1 << 62
 
-_first = itemgetter(0)
+_first, _slack = itemgetter(0), itemgetter(1)
 
 _Shared = tuple[int, int, frozenset[str]]
 """A priority, the step of a cost per weight, and who serves what has them."""
+
+
+_Each = tuple[int, float, float]
+"""How long one could have waited, its worth beyond its cost, and its cost."""
+
+_Sums = tuple[tuple[int, ...], list[float], list[float]]
+"""How long each of several could have waited, ascending; of so many of them the worth beyond their
+cost, and the same times how long they could have waited."""
 
 
 class _Alike:
@@ -78,8 +86,6 @@ class _Alike:
 
     Attributes:
         kind: The class of the last of them.
-        slack_ns: How long each could have waited, ascending.
-        work_ns: The time of all targets together that they needed.
     """
 
     kind: RequestClass
@@ -88,23 +94,36 @@ class _Alike:
         self.priority = priority
         self.step = step
         self.target_ids = target_ids
-        self.slack_ns: tuple[int, ...] = ()
-        self.work_ns = 0.0
-        self._worth: list[float] = []
-        self._slack_worth: list[float] = []
+        self._came: list[_Each] = []
+        self._sums: _Sums | None = None
 
-    def count(self, came: list[tuple[int, float, float]]) -> None:
-        """Takes in how long each could have waited, its worth beyond its cost, and its cost."""
-        came.sort()
-        self.slack_ns, worth, cost_ns = zip(*came, strict=True)
-        self._worth = list(accumulate(worth, initial=0.0))
-        self._slack_worth = list(accumulate(map(mul, self.slack_ns, worth), initial=0.0))
-        self.work_ns = sum(cost_ns)
+    def count(self, came: list[_Each]) -> None:
+        """Takes in those that came lately."""
+        self._came = came
+        self._sums = None
+
+    def slack_ns(self) -> tuple[int, ...]:
+        """How long each could have waited, ascending."""
+        return self._added_up()[0]
+
+    def work_ns(self) -> float:
+        """The time of all targets together that they needed."""
+        return sum([cost_ns for _, _, cost_ns in self._came])
 
     def lost(self, length_ns: int) -> float:
         """What is lost behind a run of a length, times the time in which they came."""
-        count = bisect_right(self.slack_ns, length_ns)
-        return length_ns * self._worth[count] - self._slack_worth[count]
+        slack_ns, worth, slack_worth = self._added_up()
+        count = bisect_right(slack_ns, length_ns)
+        return length_ns * worth[count] - slack_worth[count]
+
+    def _added_up(self) -> _Sums:
+        """Where no run is as long as anybody could wait, nobody asks."""
+        if self._sums is None:
+            self._came.sort()
+            slack_ns, worth, _ = zip(*self._came, strict=True)
+            slack_worth = accumulate(map(mul, slack_ns, worth), initial=0.0)
+            self._sums = slack_ns, list(accumulate(worth, initial=0.0)), list(slack_worth)
+        return self._sums
 
 
 _Came = tuple[int, int, float, float, _Alike, float]
@@ -162,7 +181,7 @@ class Displacement:
         self._uncounted = 0
         first_ns, *_, worth = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
-        groups: defaultdict[_Alike, list[tuple[int, float, float]]] = defaultdict(list)
+        groups: defaultdict[_Alike, list[_Each]] = defaultdict(list)
         for _, slack_ns, worth, cost_ns, alike, _ in self._came:
             net = worth - worth_per_ns * cost_ns
             groups[alike].append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
@@ -170,7 +189,7 @@ class Displacement:
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
         for each, came in groups.items():
             each.count(came)
-        self._least_slack_ns = min([each.slack_ns[0] for each in self._groups])
+        self._least_slack_ns = min(map(_slack, self._came))
 
     # -- what it would lose
 
@@ -224,7 +243,7 @@ class Displacement:
         if self._lost(cheaper, bid, length_ns) <= worth:
             return None
         now_ns = self._outlook.view.now_ns
-        slacks_ns = sorted([slack_ns for each in cheaper for slack_ns in each.slack_ns])
+        slacks_ns = sorted([slack_ns for each in cheaper for slack_ns in each.slack_ns()])
         soon_ns = now_ns + slacks_ns[len(slacks_ns) // 2]
         busy = {at: ns for at, ns in self._outlook.starts_ns.items() if ns > soon_ns}
         if self._fits(cheaper, own_id, busy):
@@ -286,7 +305,7 @@ class Displacement:
         room, work_ns = 1.0, 0.0
         for each in cheaper:
             if own_id in each.target_ids:
-                work_ns += each.work_ns
+                work_ns += each.work_ns()
                 pace = self._admission.pace(each.kind)
                 parts = pace.parts()
                 left = 0.0

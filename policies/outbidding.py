@@ -12,6 +12,7 @@ from math import inf
 
 from policies.admission import Admission
 from policies.outlook import Outlook
+from policies.serving import order
 from scheduler.core.policy import Drop
 from scheduler.core.requests import Request, RequestClass
 
@@ -50,11 +51,10 @@ class Outbidding:
         if weight <= self._lightest.get(kind, inf):
             return []
         queue = self._outlook.view.queues[kind]
-        lighter, lightest = [], inf
-        for deadline_ns, number, other in queue.level(request.priority):
+        lighter, lightest, own_order = [], inf, order(request)
+        for other in queue.level(request.priority):
             lightest = min(lightest, other.weight)
-            is_ahead = (deadline_ns, number) < (request.deadline_ns, request.id)
-            if is_ahead and other.weight < weight and not other.accept_late:
+            if order(other) < own_order and other.weight < weight and not other.accept_late:
                 lighter.append(other)
         self._lightest[kind] = lightest
         lighter.sort(key=_weight)

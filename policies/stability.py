@@ -68,6 +68,6 @@ def _lateness_ns(chosen: Candidate, waiting: list[tuple[ClassQueue, Bid]]) -> fl
             total_ns += late_ns
         end_ns += left / max(curve.ladder(0.5).rate[-1] for curve in bid.curves)
         if left:
-            last_ns = queue.level(queue.head().priority)[-1][0]
+            last_ns = queue.level(queue.head().priority)[-1].deadline_ns
             total_ns += max(0.0, end_ns - last_ns)
     return total_ns

@@ -46,7 +46,7 @@ def test_a_queue_answers_like_a_sorted_list(fields, at, count):
         assert request in queue
     for priority in range(8):
         level = [r for r in expected if r.priority == priority]
-        assert [entry[2] for entry in queue.level(priority)] == level
+        assert list(queue.level(priority)) == level
         assert queue.count_to(priority) == len([r for r in expected if r.priority <= priority])
 
 
