@@ -22,18 +22,9 @@ from dataclasses import dataclass
 from policies.budget import HourlyBudget
 from policies.goodput import Goodput
 from policies.spill import Spill
+from policies.wrapping import Wrapper
 from scheduler.core.offers import Offer
-from scheduler.core.policy import (
-    Decision,
-    Hedge,
-    Place,
-    Policy,
-    View,
-    Wake,
-    quantile_of,
-    quantiles_of,
-    watches_runs,
-)
+from scheduler.core.policy import Decision, Hedge, Place, Policy, View, Wake, watches_runs
 from scheduler.core.requests import Request
 from scheduler.core.targets import Run, TargetState
 
@@ -50,7 +41,7 @@ class _Copy:
     latest_ns: int
 
 
-class Hedged:
+class Hedged(Wrapper):
     """Second copies of what is about to be late.
 
     Args:
@@ -60,12 +51,7 @@ class Hedged:
             late and messages take time.
         quantile: Which quantile of latency to count on, from 0 to 1, where the inner policy has
             no `quantile` of its own.
-
-    Attributes:
-        watches_runs: Tells the scheduler to ask it also when nothing waits.
     """
-
-    watches_runs = True
 
     def __init__(
         self,
@@ -79,9 +65,8 @@ class Hedged:
             raise ValueError(f"extra must be from 0 to 1, not {extra}")
         if early_ms < 0:
             raise ValueError(f"early_ms must be 0 or more, not {early_ms}")
-        self.inner = inner or Goodput(quantile)
-        self.quantile = quantile_of(self.inner, quantile)
-        self.quantiles = quantiles_of(self.inner, quantile)
+        super().__init__(inner or Goodput(quantile), quantile)
+        self.watches_runs = True  # to be asked also when nothing waits
         if not 0 < self.quantile < 1:
             raise ValueError(f"quantile must be between 0 and 1, not {self.quantile}")
         self.extra = extra

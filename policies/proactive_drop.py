@@ -20,18 +20,11 @@ from collections.abc import Iterator
 from policies.edf import Edf
 from policies.outlook import Outlook
 from policies.plan import plan
-from scheduler.core.policy import (
-    Decision,
-    Drop,
-    Policy,
-    View,
-    quantile_of,
-    quantiles_of,
-    watches_runs,
-)
+from policies.wrapping import Wrapper
+from scheduler.core.policy import Decision, Drop, Policy, View
 
 
-class ProactiveDrop:
+class ProactiveDrop(Wrapper):
     """Drops what would be late behind what is queued, then lets another decide.
 
     Args:
@@ -42,10 +35,7 @@ class ProactiveDrop:
 
     def __init__(self, inner: Policy | None = None, quantile: float = 0.95) -> None:
         """Takes its options from the configuration."""
-        self.inner = inner or Edf(quantile)
-        self.quantile = quantile_of(self.inner, quantile)
-        self.quantiles = quantiles_of(self.inner, quantile)
-        self.watches_runs = watches_runs(self.inner)
+        super().__init__(inner or Edf(quantile), quantile)
         self._outlook = Outlook(self.quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:

@@ -21,18 +21,12 @@ from collections.abc import Iterator
 from policies.away import Away
 from policies.budget import HourlyBudget
 from policies.goodput import Alone
-from scheduler.core.policy import (
-    Decision,
-    Policy,
-    View,
-    quantile_of,
-    quantiles_of,
-    watches_runs,
-)
+from policies.wrapping import Wrapper
+from scheduler.core.policy import Decision, Policy, View
 from scheduler.core.targets import TargetState
 
 
-class Spill:
+class Spill(Wrapper):
     """Remote targets for what local ones would miss.
 
     Args:
@@ -53,10 +47,7 @@ class Spill:
         quantile: float | None = None,
     ) -> None:
         """Takes its options from the configuration."""
-        self.inner = inner or Alone(quantile)
-        self.quantile = quantile_of(self.inner, quantile)
-        self.quantiles = quantiles_of(self.inner, quantile)
-        self.watches_runs = watches_runs(self.inner)
+        super().__init__(inner or Alone(quantile), quantile)
         self.budget = HourlyBudget(budget_per_hour)
         self._away = Away(
             self.inner, self.quantile, _is_local, self.budget.pays, self.budget.covers
