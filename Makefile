@@ -17,8 +17,12 @@ help: ## this list
 demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet deadlines
 	$(BIN)/laxity demo
 
-test: check $(VENV)/.kserve ## check, then every test, with coverage of the pure rooms
-	$(BIN)/python -m pytest --cov -n 3 --dist loadfile
+# Under coverage they take twice as long, and so would all others that play the core.
+PURE := tests/core tests/policies
+
+test: check $(VENV)/.kserve ## check, then every test, those of the pure rooms with coverage
+	$(BIN)/python -m pytest --cov -n 3 $(PURE)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(addprefix --ignore=,$(PURE))
 
 test-clouds: clouds $(VENV)/.dev ## what holds for targets, against Triton and MLServer as well
 	$(BIN)/python -m pytest tests/e2e/clouds
