@@ -72,7 +72,9 @@ class Caution:
         if now_ns != self._broken_ns:
             self._broken_ns = now_ns
             self._broken.clear()
-        for alike in {_alike(*each) for each in dropped} - self._broken:
+        for alike in dict.fromkeys([_alike(*each) for each in dropped]):  # a set has no order
+            if alike in self._broken:
+                continue
             self._broken.add(alike)
             self._factors[alike] = min(MOST, self._factor(alike) * BROKEN), self._fallen
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.caution import BROKEN, KEPT, LEAST, MISSED, MOST, Caution
+from policies.caution import _KINDS, BROKEN, KEPT, LEAST, MISSED, MOST, Caution
 from policies.goodput import Goodput
 from policies.pace import Pace
 from replay.experiment import PolicyChoice
@@ -39,6 +39,21 @@ def test_a_broken_promise_makes_cautious_about_what_costs_alike_on_the_same_targ
     caution.broken(0, [(paces["short"], 1.0, 3)])
     factors = {name: caution.factor(pace, 1.0, 3) for name, pace in paces.items()}
     assert factors == {"short": BROKEN, "alike": BROKEN, "long": 1.0, "elsewhere": 1.0}
+
+
+@pytest.mark.parametrize("priorities", [(1_000, 1_001), (1_001, 1_000)])
+def test_what_is_forgotten_does_not_depend_on_how_it_is_hashed(
+    paces: dict[str, Pace], priorities: tuple[int, int]
+) -> None:
+    caution = Caution()
+    for priority in range(_KINDS - 1):
+        caution.factor(paces["short"], 1.0, priority)
+    caution.broken(0, [(paces["short"], 1.0, priority) for priority in priorities])
+    last = priorities[1]  # the one before it was the most that is remembered
+    assert [caution.factor(paces["short"], 1.0, each) for each in (last, priorities[0])] == [
+        BROKEN,
+        1.0,
+    ]
 
 
 def test_what_costs_alike_is_judged_by_its_weight(paces: dict[str, Pace]) -> None:
