@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, run
 
 import psutil
 import pytest
@@ -77,6 +77,32 @@ def test_processes_and_seeds_change_nothing():
     assert [(r.policy, r.seed) for r in alone] == [
         ("edf", 1), ("fcfs", 1), ("edf", 2), ("fcfs", 2)
     ]  # fmt: skip
+
+
+PLAYED = """
+from policies import POLICIES
+from replay.experiment import PolicyChoice
+from replay.results import results_json
+from replay.scenarios import standard_scenarios
+
+for name in ("load-1_2", "unlike-models"):
+    case = standard_scenarios(name)[0].experiment(requests=150)
+    print(results_json([case.simulate(PolicyChoice.parse(p), 1) for p in sorted(POLICIES)]))
+"""
+
+
+def test_how_texts_are_hashed_changes_nothing():
+    told = [
+        run(
+            [sys.executable, "-c", PLAYED],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert b"goodput" in told[0]
+    assert told[0] == told[1]
 
 
 ENDLESS = """
