@@ -153,7 +153,7 @@ def frame_of(x: Any) -> bytes:
 def agent(folder: Path, **settings: Any) -> Iterator[str]:
     """An agent with these settings in a folder of its own, with the models' profiles shared."""
     with tempfile.TemporaryDirectory(prefix="laxity-bench-") as own:
-        state = {"state_dir": str(folder / "state")}
+        state: dict[str, Any] = {"state_dir": str(folder / "state")}
         with spawned_agent(Path(own), folder / "models", **state, **settings) as url:
             yield url
 

@@ -15,6 +15,7 @@ server; `ratio` is Ray Serve over laxity (throughput: laxity over Ray Serve).
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import tempfile
 import time
@@ -97,9 +98,9 @@ def measure_ray_serve() -> Any:
         async def __call__(self, model: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             return x if model == "echo" else x[:1]
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        handle = serve.run(Noop.bind(), route_prefix=None)
+        handle = serve.run(Noop.bind(), route_prefix=None)  # type: ignore[attr-defined]
         return figures(
             lambda model, x: handle.remote(model, x).result(),
             lambda: handle.remote("noop", SMALL),

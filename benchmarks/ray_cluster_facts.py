@@ -344,7 +344,8 @@ def play(name: str) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="rf-"))
     try:
         with Site(2) as site:
-            trial = Trial(*site.hosts, uuid.uuid4().hex, folder, settings, with_redis)
+            first, second = site.hosts
+            trial = Trial(first, second, uuid.uuid4().hex, folder, settings, with_redis)
             with cluster(trial):
                 fail(trial)
                 return findings(trial)

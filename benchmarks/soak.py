@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import psutil
@@ -53,6 +54,9 @@ class Box:
 
 Act = Callable[[random.Random], str]
 """Asks for something once; how that ended."""
+
+Caller = Callable[[Box], contextlib.AbstractContextManager[Act]]
+"""Who asks a box again and again."""
 
 
 def image(rng: random.Random) -> np.ndarray:
@@ -144,7 +148,7 @@ CALLERS = {steady: 200, passing: 10, tasks: 5, http: 30, grpc: 30}
 """Who asks, and how often in a second."""
 
 
-def call(box: Box, caller: Callable, per_s: float, end_s: float, counts: Counter[str]) -> None:
+def call(box: Box, caller: Caller, per_s: float, end_s: float, counts: Counter[str]) -> None:
     """Asks at random times until the end, without a pause where it is behind them."""
     rng = random.Random(caller.__name__)
     with caller(box) as act:
@@ -187,7 +191,7 @@ def soak(minutes: float) -> dict[str, dict[str, dict[str, float]]]:
     counts: Counter[str] = Counter()
     http_port, grpc_port = free_port(), free_port()
     listen = {"http": f"127.0.0.1:{http_port}", "grpc": f"127.0.0.1:{grpc_port}"}
-    settings = {
+    settings: dict[str, Any] = {
         "cache": {"ttl_s": 30},
         "durable": {"keep_results_s": 30},
         "journal": {"max_mb": 16},

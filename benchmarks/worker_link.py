@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import multiprocessing
 import queue
 import statistics
@@ -187,9 +188,9 @@ def measure_graph() -> dict[str, float]:
         def pid(self) -> int:
             return os.getpid()
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        worker = Worker.remote()
+        worker = Worker.remote()  # type: ignore[attr-defined]
         pid = ray.get(worker.pid.remote())
         with InputNode() as batch:
             bound = worker.run.bind(batch)
