@@ -21,7 +21,7 @@ demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet de
 PURE := tests/core tests/policies
 
 test: check $(VENV)/.kserve ## check, then every test, those of the pure rooms with coverage
-	$(BIN)/python -m pytest --cov -n 3 $(PURE)
+	$(BIN)/python -m pytest --cov -n 2 $(PURE)
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(addprefix --ignore=,$(PURE))
 
 test-clouds: clouds $(VENV)/.dev ## what holds for targets, against Triton and MLServer as well
