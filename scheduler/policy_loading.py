@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -73,18 +73,13 @@ def find_policy(name: str) -> PolicyFactory:
     where, class_name = _apart(name)
     if where.endswith(".py"):
         return _class_of(name, _file(name, _path(where)), class_name)
-    offered = {point.name: point for point in entry_points(group=GROUP)}
-    if name in offered:
-        try:
-            return _checked(name, offered[name].load())
-        except INTERRUPTIONS:
-            raise
-        except BaseException as error:
-            told = f"entry point {offered[name].value!r}: {words_of(error)}"
-            raise ValueError(f"policy {name!r}: {told}") from error
+    offered = entry_points(group=GROUP)
+    named = [point for point in offered if point.name == name]
+    if named:
+        return _offered(name, named)
     if where and class_name:
         return _class_of(name, _module(name, where), class_name)
-    known = sorted({*POLICIES, *offered})
+    known = sorted({*POLICIES, *(point.name for point in offered)})
     raise ValueError(
         f"policy {name!r} is not known{hint(name, known)}; there are {', '.join(known)}; "
         "or name one as 'module:Class' or 'path/to/file.py:Class'"
@@ -145,6 +140,28 @@ def _file(name: str, path: Path) -> ModuleType:
     return module
 
 
+def _offered(name: str, points: list[EntryPoint]) -> PolicyFactory:
+    values = sorted({point.value for point in points})
+    if len(values) > 1:  # which of them comes first is up to the file system
+        who = " and ".join(sorted(f"{_giver(point)} ({point.value})" for point in points))
+        raise ValueError(
+            f"policy {name!r} is offered by {who}: uninstall all but one, or name it as "
+            f"{values[0]!r}"
+        )
+    try:
+        found = points[0].load()
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
+        told = f"entry point {values[0]!r} of {_giver(points[0])}: {words_of(error)}"
+        raise ValueError(f"policy {name!r}: {told}") from error
+    return _checked(name, found)
+
+
+def _giver(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an unknown distribution"
+
+
 def _module(name: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(where)
@@ -180,7 +197,12 @@ def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
 
 def _checked(name: str, found: Any) -> PolicyFactory:
     if not callable(found):
-        raise ValueError(f"policy {name!r} is {found!r:.60}, which makes no policy")
+        told = f"is {found!r:.60}, which makes no policy"
+        if hasattr(found, "decide"):  # one for all schedulers could not begin anew
+            told = f"is one {type(found).__name__} for all schedulers; name its class"
+        elif isinstance(found, ModuleType):
+            told = f"is the module {found.__name__}; name a class in it, as {found.__name__}:Class"
+        raise ValueError(f"policy {name!r} {told}")
     if inspect.isclass(found) and not callable(getattr(found, "decide", None)):
         raise ValueError(f"policy {name!r}: class {found.__name__!r} has no method 'decide'")
     return cast(PolicyFactory, found)
