@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -89,13 +89,18 @@ def find_policy(name: str) -> PolicyFactory:
 def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
     """The files that a policy and those that it wraps are read from, with what they hold now.
 
+    One that can't be read is left out: why is told where it is loaded.
+
     Args:
         name: As in `load_policy`.
         options: The same.
     """
     where, _ = _apart(name)
-    path = _path(where)
-    found = {path: path.read_bytes()} if where.endswith(".py") and path.is_file() else {}
+    found: dict[Path, bytes] = {}
+    if where.endswith(".py"):
+        with suppress(OSError):
+            path = _path(where)
+            found[path] = path.read_bytes()
     for inner_name, inner_options in wrapped(options).values():
         found |= files_of(inner_name, inner_options)
     return found

@@ -159,13 +159,13 @@ class SchedulerProcess:
     async def _open(self, links: Mapping[str, Path], door_socket: Path) -> None:
         config = self._config
         limits = config.limits
-        hung = self._hung_policy.why(config.policy, self._policy_files)
-        policy = (DEFAULT, {}) if hung else (config.policy.name, config.policy.options)
+        lacking = self._lacks_policy()
+        policy = (DEFAULT, {}) if lacking else (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
         self._journal = open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
         self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price)
-        self._driver.fell_back = hung
+        self._driver.fell_back = lacking
         rules = DoorRules(
             site=config.site,
             access=load_access(config.token_file, config.tenants_file),
@@ -197,6 +197,21 @@ class SchedulerProcess:
         if self._neighbours is not None:
             self._door.neighbours = self._neighbours
             self._neighbours.start()
+
+    def _lacks_policy(self) -> str | None:
+        """Why to begin without the configured policy, where Ray brought this scheduler back.
+
+        It hung, or what it is loaded from is gone or broken by now, which the one before did not
+        need any more.
+        """
+        policy = self._config.policy
+        if is_brought_back():
+            try:
+                check_policy(policy, self._config_file)
+            except ConfigError as error:
+                log.error("the policy can't be loaded any more", error=str(error))
+                return str(error)
+        return self._hung_policy.why(policy, self._policy_files)
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer | UnixDoor:
         if address.path is None:

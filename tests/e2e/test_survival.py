@@ -170,6 +170,29 @@ def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
     agent.end()
 
 
+def test_a_scheduler_that_is_brought_back_does_without_a_policy_that_has_gone(
+    models: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("from policies.edf import Edf\n\n\nclass Own(Edf):\n    pass\n")
+    agent = RunningAgent(tmp_path, models, policy={"name": str(file)})
+    load = Load(agent.url)
+    load.wait_for_result_after(0)
+    file.rename(tmp_path / "away")
+    os.kill(agent.pid_of("SchedulerProcess"), signal.SIGKILL)
+    load.wait_for_result_after(time.monotonic())
+    with Client(agent.url) as client:
+        status = client.status()
+        assert status["policy"]["name"] == "goodput"
+        assert f"there is no file {file}" in status["policy_problem"]
+        (tmp_path / "away").rename(file)
+        agent.config_file.touch()
+        eventually(lambda: client.status()["policy"]["name"] == str(file))
+        assert client.status()["policy_problem"] is None
+    load.finish()
+    agent.end()
+
+
 def test_a_batch_that_never_ends_costs_its_device_seconds(models: Path, tmp_path: Path) -> None:
     own = tmp_path / "models"
     shutil.copytree(models / "relu", own / "relu")

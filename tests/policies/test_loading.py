@@ -77,6 +77,8 @@ def test_the_files_of_a_policy_are_its_own_and_those_of_what_it_wraps(own):
     assert files_of(f"{own}:Own", {"inner": {"name": "hedge", "inner": str(other)}}) == both
     other.unlink()
     assert files_of(str(own), {"inner": str(other)}) == {own: own.read_bytes()}
+    other.mkdir()
+    assert files_of(str(other), {}) == {}
 
 
 def test_a_module_and_a_class_are_a_policy(own, monkeypatch):
