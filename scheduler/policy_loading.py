@@ -62,28 +62,56 @@ def check_policy(policy: PolicyConfig, file: Path | None) -> None:
         raise ConfigError(source, [problem_at(file, ["policy"], str(error))]) from None
 
 
+def load_offered(name: str, /, **options: Any) -> Policy:
+    """The same, of a policy that is named from afar: no name has a file or module loaded.
+
+    Neither has one of those that are wrapped, however deep.
+
+    Raises:
+        ValueError: As in `load_policy`.
+    """
+    return build_policy(name, options, find_offered)
+
+
 def find_policy(name: str) -> PolicyFactory:
     """What makes the policy that a name means, as in `load_policy`.
 
     Raises:
         ValueError: There is none, or it can't be loaded.
     """
-    if name in POLICIES:
-        return POLICIES[name]
     where, class_name = _apart(name)
-    if where.endswith(".py"):
+    if name not in POLICIES and where.endswith(".py"):
         return _class_of(name, _file(name, _path(where)), class_name)
-    offered = entry_points(group=GROUP)
-    named = [point for point in offered if point.name == name]
-    if named:
-        return _offered(name, named)
+    if (found := _known(name)) is not None:
+        return found
     if where and class_name:
         return _class_of(name, _module(name, where), class_name)
-    known = sorted({*POLICIES, *(point.name for point in offered)})
-    raise ValueError(
-        f"policy {name!r} is not known{hint(name, known)}; there are {', '.join(known)}; "
-        "or name one as 'module:Class' or 'path/to/file.py:Class'"
-    )
+    raise _unknown(name, "or name one as 'module:Class' or 'path/to/file.py:Class'")
+
+
+def find_offered(name: str) -> PolicyFactory:
+    """What makes the policy that a name means, as in `load_offered`.
+
+    Raises:
+        ValueError: There is none, or it can't be loaded.
+    """
+    if (found := _known(name)) is not None:
+        return found
+    raise _unknown(name, "one from a file or module is named in the configuration alone")
+
+
+def _known(name: str) -> PolicyFactory | None:
+    """What makes the policy of a name in the table or of an entry point."""
+    if name in POLICIES:
+        return POLICIES[name]
+    points = [point for point in entry_points(group=GROUP) if point.name == name]
+    return _offered(name, points) if points else None
+
+
+def _unknown(name: str, otherwise: str) -> ValueError:
+    known = sorted({*POLICIES, *(point.name for point in entry_points(group=GROUP))})
+    told = f"there are {', '.join(known)}; {otherwise}"
+    return ValueError(f"policy {name!r} is not known{hint(name, known)}; {told}")
 
 
 def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
