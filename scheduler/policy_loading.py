@@ -44,8 +44,8 @@ def load_policy(name: str, /, **options: Any) -> Policy:
     return build_policy(name, options, find_policy)
 
 
-def check_policy(policy: PolicyConfig, file: Path | None) -> None:
-    """Makes the policy once, as whoever runs it will.
+def check_policy(policy: PolicyConfig, file: Path | None) -> Policy:
+    """The policy of a configuration.
 
     Args:
         policy: Its name and options.
@@ -56,7 +56,7 @@ def check_policy(policy: PolicyConfig, file: Path | None) -> None:
     """
     try:
         with redirect_stdout(sys.stderr):  # a policy may print while it is made
-            load_policy(policy.name, **policy.options)
+            return load_policy(policy.name, **policy.options)
     except ValueError as error:
         source = str(file or "defaults")
         raise ConfigError(source, [problem_at(file, ["policy"], str(error))]) from None

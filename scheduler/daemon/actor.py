@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import ray
 import structlog
@@ -27,6 +27,7 @@ from scheduler.config import (
     PolicyConfig,
     load_config,
 )
+from scheduler.core.policy import Policy
 from scheduler.core.scheduler import Limits
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
@@ -105,7 +106,9 @@ class SchedulerProcess:
                 os.sched_setaffinity(0, cores)
         self._config_file, self._over = config_file, over
         # A scheduler that Ray brought back begins with what the file says by now.
-        self._config, self._not_taken = _reloaded(config, config_file, over)
+        begun = _reloaded(config, config_file, over)
+        self._config, self._not_taken = begun.config, begun.not_taken
+        self._reloading = threading.Lock()
         self._listening_file = door_socket.with_name(LISTENING)
         self._all_addresses: list[str] = []
         self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
@@ -134,8 +137,13 @@ class SchedulerProcess:
         return self._wait(self._models())
 
     def reload(self) -> None:
-        """Takes over what the configuration file says by now and can be changed while running."""
-        self._wait(self._reload())
+        """Takes over what the configuration file says by now and can be changed while running.
+
+        The policy is made in this thread and not on the loop: to import what it needs may take
+        seconds, for which all requests would wait.
+        """
+        with self._reloading:
+            self._wait(self._take(_reloaded(self._config, self._config_file, self._over)))
 
     def drain(self, seconds: float) -> int:
         """Admits nothing more and waits for what is held; how many had to be cancelled."""
@@ -230,10 +238,10 @@ class SchedulerProcess:
                 raise OSError(f"can't listen on {address}: {why}") from None
         return await UnixDoor(self._door, address.path).open()
 
-    async def _reload(self) -> None:
-        new, self._not_taken = _reloaded(self._config, self._config_file, self._over)
-        if new is not self._config:  # one with mistakes changes nothing
-            self._take_policy(new.policy)
+    async def _take(self, read: _Reloaded) -> None:
+        new, self._not_taken = read.config, read.not_taken
+        if read.policy is not None:
+            self._take_policy(new.policy, read.policy, read.files)
         self._config = new
         if self._tls is not None and new.tls is not None:
             try:
@@ -247,12 +255,11 @@ class SchedulerProcess:
             return
         self._door.take_access(access)
 
-    def _take_policy(self, policy: PolicyConfig) -> None:
-        files = files_of(policy.name, policy.options)
+    def _take_policy(self, config: PolicyConfig, policy: Policy, files: dict[Path, bytes]) -> None:
         # One that failed is tried again: what it needs may be there by now.
-        is_new = policy != self._config.policy or files != self._policy_files
+        is_new = config != self._config.policy or files != self._policy_files
         if is_new or self._driver.fell_back:
-            self._driver.swap_policy(policy.name, policy.options)
+            self._driver.take_policy(policy, config.name, config.options)
             self._policy_files = files
             self._hung_policy.forget()
 
@@ -331,27 +338,42 @@ class SchedulerProcess:
         return left
 
 
-def _reloaded(
-    old: Config, config_file: Path | None, over: Mapping[str, Any]
-) -> tuple[Config, list[str]]:
+class _Reloaded(NamedTuple):
+    """What a configuration file says by now.
+
+    Attributes:
+        config: The one there was, with what was taken over.
+        not_taken: What was not, and why.
+        policy: The one that it names, made; None where the file has mistakes and changes nothing.
+        files: What that was read from.
+    """
+
+    config: Config
+    not_taken: list[str]
+    policy: Policy | None
+    files: dict[Path, bytes]
+
+
+def _reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> _Reloaded:
     """The old configuration with the policy that the file names now, and what is not taken over.
 
     A file with mistakes is reported and changes nothing; so are changes that need a restart.
     """
     if config_file is None:
-        return old, []
+        return _Reloaded(old, [], None, {})
     try:
         new = load_config(config_file, over)
-        check_policy(new.policy, config_file)
+        files = files_of(new.policy.name, new.policy.options)
+        policy = check_policy(new.policy, config_file)
     except ConfigError as error:
         log.error("configuration not taken over", file=str(config_file), error=str(error))
-        return old, [str(error)]
+        return _Reloaded(old, [str(error)], None, {})
     taken = old.model_copy(update={"policy": new.policy})
     waiting = [key for key in Config.model_fields if getattr(new, key) != getattr(taken, key)]
     if waiting:
         log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
-        return taken, [f"{config_file}: {', '.join(waiting)} wait for the next start"]
-    return taken, []
+    told = f"{config_file}: {', '.join(waiting)} wait for the next start"
+    return _Reloaded(taken, [told] if waiting else [], policy, files)
 
 
 def _bound(address: Address, server: asyncio.AbstractServer | UnixDoor) -> str:

@@ -382,6 +382,29 @@ def test_a_policy_that_failed_is_tried_again_when_the_file_is_saved(lasting: Run
         lasting.write_config(policy={"name": "goodput"})
 
 
+def test_while_a_policy_is_loaded_requests_are_served(lasting: RunningAgent) -> None:
+    folder = lasting.config_file.parent
+    file, begun, go_on = folder / "long.py", folder / "begun", folder / "go_on"
+    file.write_text(
+        "import time\nfrom pathlib import Path\nfrom policies.edf import Edf\n\n"
+        f"Path({str(begun)!r}).touch()\n"
+        f"while not Path({str(go_on)!r}).exists():\n    time.sleep(0.01)\n\n\n"
+        "class Own(Edf):\n    pass\n"
+    )
+    with Client(lasting.url) as client:
+        client.infer("relu", X, deadline_ms=60_000)
+        lasting.write_config(policy={"name": str(file)})
+        eventually(begun.exists)
+        try:
+            assert client.infer("relu", X, deadline_ms=5_000).outcome == "completed"
+            assert client.status()["policy"]["name"] != str(file)
+        finally:
+            go_on.touch()
+        eventually(lambda: client.status()["policy"]["name"] == str(file))
+        lasting.write_config(policy={"name": "goodput"})
+        eventually(lambda: client.status()["policy"]["name"] == "goodput")
+
+
 def test_a_policys_own_file_is_read_again_when_the_configuration_is_saved(
     lasting: RunningAgent,
 ) -> None:
