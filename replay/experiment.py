@@ -40,6 +40,11 @@ BOUND_REQUESTS = 1_000_000
 WHOLE_REQUESTS = 10_000
 """For a longer one the closer bound takes too long: half a minute for these."""
 
+_CHANGED = (
+    "{} changed while it was played: policies got {:,} to {:,} requests, and are not to be "
+    "compared; play a copy of it"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
@@ -231,6 +236,8 @@ class Experiment:
             except PolicyFault as fault:
                 faults.append(str(fault))
         bounded = [each for each in results if not each.closed]
+        asked = sorted({each.rows.seen for each in bounded})
+        changed = [_CHANGED.format(self.name, asked[0], asked[-1])] if len(asked) > 1 else []
         if self.with_bound and bounded and bounded[0].rows.seen <= BOUND_REQUESTS:
             # Nothing is above all of it; to find that out otherwise takes seconds.
             kept_all = any(result.on_time_share() == 1 for result in results)
@@ -238,7 +245,7 @@ class Experiment:
             for result in results:
                 result.bound = bound
         for result in results:
-            result.notes += faults
+            result.notes += faults + changed
         return Played(results, faults)
 
 
