@@ -191,6 +191,7 @@ def test_a_scheduler_that_is_brought_back_does_without_a_policy_that_has_gone(
         assert client.status()["policy_problem"] is None
     load.finish()
     agent.end()
+    assert not says(agent, "DeprecationWarning")
 
 
 def test_a_batch_that_never_ends_costs_its_device_seconds(models: Path, tmp_path: Path) -> None:
