@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import ray
 import structlog
@@ -25,7 +25,6 @@ from scheduler.config import (
     Config,
     ConfigError,
     PolicyConfig,
-    load_config,
 )
 from scheduler.core.policy import Policy
 from scheduler.core.scheduler import Limits
@@ -40,6 +39,7 @@ from scheduler.daemon.parts import (
     open_journal,
     open_tasks,
 )
+from scheduler.daemon.reloading import Reloaded, reloaded
 from scheduler.ingress.certificates import HANDSHAKE_S, load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
@@ -63,6 +63,9 @@ _GC_THRESHOLD = 50_000
 
 _WORKERS_S = 5.0
 """How long doors that open again wait for workers, which may have died with the scheduler."""
+
+_READING_S = 1.0
+"""So long a configuration and its policy may be read before `status` says that they are."""
 
 LISTENING = "listening.json"
 """Beside the socket for doors: where all doors of the box listen, which only the agent knows."""
@@ -106,9 +109,10 @@ class SchedulerProcess:
                 os.sched_setaffinity(0, cores)
         self._config_file, self._over = config_file, over
         # A scheduler that Ray brought back begins with what the file says by now.
-        begun = _reloaded(config, config_file, over)
+        begun = reloaded(config, config_file, over)
         self._config, self._not_taken = begun.config, begun.not_taken
         self._reloading = threading.Lock()
+        self._reading_since_s: float | None = None
         self._listening_file = door_socket.with_name(LISTENING)
         self._all_addresses: list[str] = []
         self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
@@ -143,7 +147,12 @@ class SchedulerProcess:
         seconds, for which all requests would wait.
         """
         with self._reloading:
-            self._wait(self._take(_reloaded(self._config, self._config_file, self._over)))
+            self._reading_since_s = time.monotonic()
+            try:
+                read = reloaded(self._config, self._config_file, self._over)
+            finally:
+                self._reading_since_s = None
+            self._wait(self._take(read))
 
     def drain(self, seconds: float) -> int:
         """Admits nothing more and waits for what is held; how many had to be cancelled."""
@@ -238,7 +247,7 @@ class SchedulerProcess:
                 raise OSError(f"can't listen on {address}: {why}") from None
         return await UnixDoor(self._door, address.path).open()
 
-    async def _take(self, read: _Reloaded) -> None:
+    async def _take(self, read: Reloaded) -> None:
         new, self._not_taken = read.config, read.not_taken
         if read.policy is not None:
             self._take_policy(new.policy, read.policy, read.files)
@@ -277,6 +286,14 @@ class SchedulerProcess:
         log.error(f"{what} not taken over", error=str(error))
         self._not_taken.append(str(error))
 
+    def _not_taken_yet(self) -> list[str]:
+        """What is read just now, where that takes longer than it does as a rule."""
+        since_s = self._reading_since_s
+        took_s = 0.0 if since_s is None else time.monotonic() - since_s
+        if took_s < _READING_S:
+            return []
+        return [f"{self._config_file}: its policy has been loading for {took_s:.0f} s"]
+
     async def _status(self) -> dict[str, Any]:
         return self._describe()
 
@@ -297,7 +314,7 @@ class SchedulerProcess:
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
-            "not_taken_over": self._not_taken,
+            "not_taken_over": [*self._not_taken, *self._not_taken_yet()],
             "listening": self._listening(),
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
@@ -336,44 +353,6 @@ class SchedulerProcess:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(address.path)
         return left
-
-
-class _Reloaded(NamedTuple):
-    """What a configuration file says by now.
-
-    Attributes:
-        config: The one there was, with what was taken over.
-        not_taken: What was not, and why.
-        policy: The one that it names, made; None where the file has mistakes and changes nothing.
-        files: What that was read from.
-    """
-
-    config: Config
-    not_taken: list[str]
-    policy: Policy | None
-    files: dict[Path, bytes]
-
-
-def _reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> _Reloaded:
-    """The old configuration with the policy that the file names now, and what is not taken over.
-
-    A file with mistakes is reported and changes nothing; so are changes that need a restart.
-    """
-    if config_file is None:
-        return _Reloaded(old, [], None, {})
-    try:
-        new = load_config(config_file, over)
-        files = files_of(new.policy.name, new.policy.options)
-        policy = check_policy(new.policy, config_file)
-    except ConfigError as error:
-        log.error("configuration not taken over", file=str(config_file), error=str(error))
-        return _Reloaded(old, [str(error)], None, {})
-    taken = old.model_copy(update={"policy": new.policy})
-    waiting = [key for key in Config.model_fields if getattr(new, key) != getattr(taken, key)]
-    if waiting:
-        log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
-    told = f"{config_file}: {', '.join(waiting)} wait for the next start"
-    return _Reloaded(taken, [told] if waiting else [], policy, files)
 
 
 def _bound(address: Address, server: asyncio.AbstractServer | UnixDoor) -> str:

@@ -399,9 +399,12 @@ def test_while_a_policy_is_loaded_requests_are_served(lasting: RunningAgent) -> 
         try:
             assert client.infer("relu", X, deadline_ms=5_000).outcome == "completed"
             assert client.status()["policy"]["name"] != str(file)
+            loading = f"{lasting.config_file}: its policy has been loading for "
+            eventually(lambda: loading in "".join(client.status()["not_taken_over"]))
         finally:
             go_on.touch()
         eventually(lambda: client.status()["policy"]["name"] == str(file))
+        assert client.status()["not_taken_over"] == []
         lasting.write_config(policy={"name": "goodput"})
         eventually(lambda: client.status()["policy"]["name"] == "goodput")
 
