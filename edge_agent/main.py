@@ -84,6 +84,9 @@ def serve(
             "--json goes with --probe; what a box that runs says is in `laxity status --json`"
         )
         raise typer.Exit(2)
+    if probe_only and (config is not None or models is not None or join):
+        _complain("--probe looks at the box alone: leave out --config, --models and --join")
+        raise typer.Exit(2)
     if wrong := _unusable(models, join or ()):
         _complain(wrong)
         raise typer.Exit(2)

@@ -90,7 +90,7 @@ def build_policy(
         raise ValueError(f"policy {name!r}: {told}")
     _check_options(name, factory, made)
     try:
-        return factory(**made)
+        policy = factory(**made)
     except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}") from None
     except INTERRUPTIONS:
@@ -100,6 +100,10 @@ def build_policy(
         told = f"with {given} it raised {words_of(error)}"
         told += "".join(f"; {key} is a number{usual}" for key, usual in _texts(factory, made))
         raise ValueError(f"policy {name!r}: {told}") from error
+    if not hasattr(policy, "decide"):
+        told = f"{policy!r:.60}, which has no method 'decide'; is a `return` missing?"
+        raise ValueError(f"policy {name!r}: what makes it gave {told}")
+    return policy
 
 
 def wrapped(options: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:

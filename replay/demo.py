@@ -93,10 +93,10 @@ class Demo:
             print(f"laxity: {error}", file=sys.stderr)
             return 1
         figures["seconds"] = time.monotonic() - self._started_s
+        if self._json_file is not None:  # before it is shown: who reads that may go away
+            self._json_file.write_text(json.dumps(figures, indent=2) + "\n")
         console.print(summary(figures, {phase.name: phase.title for phase in PHASES}))
         self._say_where(box)
-        if self._json_file is not None:
-            self._json_file.write_text(json.dumps(figures, indent=2) + "\n")
         return 0 if figures["laws"]["kept"] else 1
 
     def _say_where(self, box: Box) -> None:

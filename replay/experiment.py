@@ -10,6 +10,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from replay.bound import fluid_bound, whole_bound
@@ -19,6 +21,7 @@ from replay.results import RunResult
 from replay.simulator import Arrival, Ending, OnLook, OnRun, Simulator
 from replay.sources import Source
 from replay.watching import Calibration, Timeline, row_of
+from replay.witness import found_in, note_in, noted
 from replay.workloads import Clients
 from scheduler.core.commands import Dispatch
 from scheduler.core.errors import PolicyFailed, place_of
@@ -39,6 +42,11 @@ BOUND_REQUESTS = 1_000_000
 
 WHOLE_REQUESTS = 10_000
 """For a longer one the closer bound takes too long: half a minute for these."""
+
+_CHANGED = (
+    "{} changed while it was played: policies got {:,} to {:,} requests, and are not to be "
+    "compared; play a copy of it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,8 @@ class PolicyChoice:
             except MALFORMED:
                 raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
         choice = cls(text, name, tuple(options.items()))
-        choice.make()
+        with noted(f"policy {text!r} was made"):
+            choice.make()
         return choice
 
     def make(self) -> Policy:
@@ -146,7 +155,7 @@ class Experiment:
 
         try:
             simulator = self._simulator(choice, seed, on_run, timeline.look)
-            with played(simulator):
+            with played(simulator), noted(f"{self._who(choice, seed)} was played"):
                 for ending in self._played(simulator, arrivals):
                     result.add(row_of(ending))
                     timeline.note_rest()
@@ -231,6 +240,8 @@ class Experiment:
             except PolicyFault as fault:
                 faults.append(str(fault))
         bounded = [each for each in results if not each.closed]
+        asked = sorted({each.rows.seen for each in bounded})
+        changed = [_CHANGED.format(self.name, asked[0], asked[-1])] if len(asked) > 1 else []
         if self.with_bound and bounded and bounded[0].rows.seen <= BOUND_REQUESTS:
             # Nothing is above all of it; to find that out otherwise takes seconds.
             kept_all = any(result.on_time_share() == 1 for result in results)
@@ -238,7 +249,7 @@ class Experiment:
             for result in results:
                 result.bound = bound
         for result in results:
-            result.notes += faults
+            result.notes += faults + changed
         return Played(results, faults)
 
 
@@ -318,8 +329,11 @@ def _results(
         for index, (experiment, seed) in enumerate(tasks):
             yield index, experiment.play(choices, seed)
         return
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(tasks)), spawn, _begin) as pool:
+    spawn, size = get_context("spawn"), min(jobs, len(tasks))
+    with (
+        TemporaryDirectory(prefix="laxity-replay-") as notes,
+        ProcessPoolExecutor(size, spawn, _begin, (Path(notes),)) as pool,
+    ):
         futures = {
             pool.submit(experiment.play, choices, seed): index
             for index, (experiment, seed) in enumerate(tasks)
@@ -328,14 +342,19 @@ def _results(
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool:
-            found = "a process that plays has died, as where memory runs out: try fewer --jobs"
+            found = (
+                "a process that plays has died, as where memory runs out (try fewer --jobs) or "
+                "foreign code crashes"
+            )
+            if doing := found_in(Path(notes)):
+                found += f"; meanwhile {', and '.join(doing)}"
             raise ChildProcessError(found) from None
         finally:
             for future in futures:
                 future.cancel()
 
 
-def _begin() -> None:
+def _begin(notes: Path) -> None:
     """Has this process end at Ctrl-C and with its parent, in the midst of a run.
 
     The pool itself would have it finish what it has been given, and wait for ever for more. A
@@ -343,6 +362,7 @@ def _begin() -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow, daemon=True).start()
+    note_in(notes)
     watch()
 
 

@@ -33,6 +33,7 @@ from scheduler.core.targets import Run, TargetSpec, TargetState
 MakePolicy = Callable[[], Policy]
 
 
+_NO_QUANTILE = "; the policy has no attribute `quantile`, and is taken to count on 0.5"
 _CAUSALITY = "5 (causality): an effect is never before its cause"
 _ANSWERED = frozenset({Outcome.COMPLETED, Outcome.LATE})
 
@@ -54,6 +55,7 @@ class Watched:
         self.policy = policy
         self.quantile = quantile_of(policy, 0.5)
         self.quantiles = quantiles_of(policy, 0.5)
+        self.taken = "" if hasattr(policy, "quantile") else _NO_QUANTILE
         self.doomed: list[str] = []
         self.wished = False
         self.view: View | None = None
@@ -83,7 +85,7 @@ class Watched:
             if request.deadline_ns < view.now_ns:
                 self.doomed.append(f"{request} is past its deadline at {view.now_ns}")
             if request.deadline_ns < done_ns and not request.accept_late:
-                self.doomed.append(f"{request} would be done at {done_ns}")
+                self.doomed.append(f"{request} would be done at {done_ns}{self.taken}")
 
 
 def watched(policy: Policy) -> Watched:
@@ -195,9 +197,8 @@ class Watch:
                     quantiles = self.policy.quantiles
                     one_ns = max([view.predict_ns(target, offer, 1, q, kind) for q in quantiles])
                     left = [r for r in queue if r.deadline_ns >= start_ns + one_ns]
-                    demand(
-                        not left, f"4 (work conservation): {target.spec.id} idles while {left} wait"
-                    )
+                    told = f"{target.spec.id} idles while {left} wait{self.policy.taken}"
+                    demand(not left, f"4 (work conservation): {told}")
 
     def check_causality(self, commands: list[Command], now_ns: int) -> None:
         """5: effects come after their causes: runs of waiting requests, answers of live runs."""

@@ -66,6 +66,9 @@ class Ask:
     url: str | None = None
 
 
+_READ_AGAIN = "a trace is read once for each policy, so it needs a file"
+
+
 def plan(ask: Ask, live: bool = False) -> list[Experiment]:
     """The experiments that were asked for.
 
@@ -112,10 +115,12 @@ def _standard(ask: Ask) -> Any:
 
 
 def _named(ask: Ask) -> Any:
-    _refuse_trace_options(ask)
     names = scenario_names()
     if ask.source in names:
+        _refuse_trace_options(ask)
         return standard_scenarios(ask.source)[0]
+    if ask.source == "-":
+        raise AskError(f"stdin can't be played: {_READ_AGAIN}")
     if "/" in ask.source or Path(ask.source).suffix:
         raise AskError(f"there is no file {ask.source}")
     meant = did_you_mean(ask.source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
@@ -164,9 +169,7 @@ def _retimed(stream: Any, ask: Ask) -> Any:
 
 def _trace(ask: Ask, path: Path) -> Experiment:
     if path.is_fifo():
-        raise AskError(
-            f"{path} is a pipe; a trace is read once for each policy, so it needs a file"
-        )
+        raise AskError(f"{path} is a pipe: {_READ_AGAIN}")
     if ask.load is not None:
         raise AskError("the load of a trace can't be set; give it a --rate-scale")
     if ask.format is not None and ask.format not in FORMATS:

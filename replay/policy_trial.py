@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from replay.conformance import Verdict, conformance
@@ -11,6 +12,7 @@ from replay.experiment import PolicyChoice
 from replay.laws import MakePolicy
 from replay.results import RunResult
 from replay.scenarios import standard_scenarios
+from replay.witness import noted, witnessed
 from scheduler.core.policy import Policy
 
 SCENARIOS = ("load-0_8", "load-1_5", "burst-cv4", "deadline-1_5x", "device-dies", "mixed-worth")
@@ -32,6 +34,13 @@ class _Own(PolicyChoice):
     def make(self) -> Policy:
         """A new one."""
         return self.factory() if self.factory else PolicyChoice.make(self)
+
+
+@contextmanager
+def told_of(text: str) -> Iterator[None]:
+    """Has stderr say so, should the policy of this name end the process inside."""
+    with witnessed(), noted(f"policy {text!r} was tried"):
+        yield
 
 
 def read_policy(text: str) -> MakePolicy:

@@ -205,7 +205,7 @@ class Simulator:
         """
         for at_ns, together in (_together if self._at_once else _singly)(arrivals):
             if at_ns >= _NEVER_NS:
-                raise OverflowError(f"a request {at_ns} ns after the start")
+                raise OverflowError(f"a request {_years(at_ns)} after the start")
             while self._next_ns() <= at_ns:
                 yield from self._play_next()
             requests = tuple([self._request(arrival) for arrival in together])
@@ -230,7 +230,7 @@ class Simulator:
     def _request(self, arrival: Arrival) -> Request:
         deadline_ns = arrival.at_ns + arrival.budget_ns
         if deadline_ns >= _NEVER_NS:
-            raise OverflowError(f"a deadline {deadline_ns} ns after the start")
+            raise OverflowError(f"a deadline {_years(deadline_ns)} after the start")
         request_id = self._next_id
         self._next_id = request_id + 1
         self._arrivals[request_id] = arrival
@@ -374,6 +374,10 @@ class Simulator:
 
 def _look_away(_scheduler: Scheduler, _now_ns: int) -> int:
     return _NEVER_NS
+
+
+def _years(ns: int) -> str:
+    return f"{ns / 31_556_952e9:,.4g} years"
 
 
 def _singly(arrivals: Iterable[Arrival]) -> Iterator[tuple[int, Iterable[Arrival]]]:

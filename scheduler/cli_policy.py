@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from statistics import fmean
 from types import FrameType
 from typing import Annotated, Any, Protocol
@@ -58,6 +58,9 @@ class Trial(Protocol):
     """
 
     SCENARIOS: tuple[str, ...]
+
+    def told_of(self, text: str) -> AbstractContextManager[None]:
+        """Has stderr say so, should the policy of this name end the process inside."""
 
     def read_policy(self, text: str) -> MakePolicy:
         """What makes a policy; a ValueError says why there is none."""
@@ -114,7 +117,8 @@ def policy_app(trial: Callable[[], Any]) -> typer.Typer:
 
 def _test(trial: Trial, name: str, as_json: bool) -> bool:
     say = Console(stderr=True, highlight=False)
-    with redirect_stdout(sys.stderr):  # stdout is for what came of it, not for what a policy prints
+    # stdout is for what came of it, not for what a policy prints
+    with redirect_stdout(sys.stderr), trial.told_of(name):
         try:
             make = trial.read_policy(name)
             policy = make()

@@ -153,6 +153,7 @@ def replay(
             _refuse(ctx, set(given(ctx)) - {"source", "verify"}, "--verify plays nothing")
             raise typer.Exit(_verify(Path(source)))
         from replay.planning import Ask, plan
+        from replay.witness import witnessed
 
         check_places(json_file, full, report, chart, read=(source, fleet))
         if _is_live(against):
@@ -163,12 +164,13 @@ def replay(
         )  # fmt: skip
         asked = [replace(ask, load=share) for share in _loads(load)]
         experiments = [each for one in asked for each in plan(one, live=_is_live(against))]
-        choices = _choices(policy, compare)
         _check_chart(chart, experiments)
         if _is_live(against):
             results, lost = _play_live(experiments, url, seeds, jobs)
         else:
-            results, lost = _simulate(experiments, choices, seeds, jobs)
+            with witnessed():
+                choices = _choices(policy, compare)
+                results, lost = _simulate(experiments, choices, seeds, jobs)
             compare = _played_pair(results, compare)
     give(results, _pair(compare) or None, Files(json_file, full, report, chart))
     if lost is not None:

@@ -23,6 +23,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from scheduler.config import Config
 from scheduler.config_cache import without_secrets
 from scheduler.doctor_machine import check_memory, check_open_files, check_processor
+from scheduler.doctor_policies import check_policies
 from scheduler.findings import Check, Finding, Level, Surroundings
 from scheduler.tenants import read_tenants
 
@@ -371,6 +372,7 @@ CHECKS: tuple[Check, ...] = (
     check_onnxruntime,
     check_folders,
     check_files,
+    check_policies,
     check_processor,
     check_memory,
     check_open_files,

@@ -11,8 +11,8 @@ import inspect
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
-from importlib.metadata import entry_points
+from contextlib import redirect_stdout, suppress
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -44,8 +44,8 @@ def load_policy(name: str, /, **options: Any) -> Policy:
     return build_policy(name, options, find_policy)
 
 
-def check_policy(policy: PolicyConfig, file: Path | None) -> None:
-    """Makes the policy once, as whoever runs it will.
+def check_policy(policy: PolicyConfig, file: Path | None) -> Policy:
+    """The policy of a configuration.
 
     Args:
         policy: Its name and options.
@@ -56,10 +56,21 @@ def check_policy(policy: PolicyConfig, file: Path | None) -> None:
     """
     try:
         with redirect_stdout(sys.stderr):  # a policy may print while it is made
-            load_policy(policy.name, **policy.options)
+            return load_policy(policy.name, **policy.options)
     except ValueError as error:
         source = str(file or "defaults")
         raise ConfigError(source, [problem_at(file, ["policy"], str(error))]) from None
+
+
+def load_offered(name: str, /, **options: Any) -> Policy:
+    """The same, of a policy that is named from afar: no name has a file or module loaded.
+
+    Neither has one of those that are wrapped, however deep.
+
+    Raises:
+        ValueError: As in `load_policy`.
+    """
+    return build_policy(name, options, find_offered)
 
 
 def find_policy(name: str) -> PolicyFactory:
@@ -68,39 +79,56 @@ def find_policy(name: str) -> PolicyFactory:
     Raises:
         ValueError: There is none, or it can't be loaded.
     """
-    if name in POLICIES:
-        return POLICIES[name]
     where, class_name = _apart(name)
-    if where.endswith(".py"):
+    if name not in POLICIES and where.endswith(".py"):
         return _class_of(name, _file(name, _path(where)), class_name)
-    offered = {point.name: point for point in entry_points(group=GROUP)}
-    if name in offered:
-        try:
-            return _checked(name, offered[name].load())
-        except INTERRUPTIONS:
-            raise
-        except BaseException as error:
-            told = f"entry point {offered[name].value!r}: {words_of(error)}"
-            raise ValueError(f"policy {name!r}: {told}") from error
+    if (found := _known(name)) is not None:
+        return found
     if where and class_name:
         return _class_of(name, _module(name, where), class_name)
-    known = sorted({*POLICIES, *offered})
-    raise ValueError(
-        f"policy {name!r} is not known{hint(name, known)}; there are {', '.join(known)}; "
-        "or name one as 'module:Class' or 'path/to/file.py:Class'"
-    )
+    raise _unknown(name, "or name one as 'module:Class' or 'path/to/file.py:Class'")
+
+
+def find_offered(name: str) -> PolicyFactory:
+    """What makes the policy that a name means, as in `load_offered`.
+
+    Raises:
+        ValueError: There is none, or it can't be loaded.
+    """
+    if (found := _known(name)) is not None:
+        return found
+    raise _unknown(name, "one from a file or module is named in the configuration alone")
+
+
+def _known(name: str) -> PolicyFactory | None:
+    """What makes the policy of a name in the table or of an entry point."""
+    if name in POLICIES:
+        return POLICIES[name]
+    points = [point for point in entry_points(group=GROUP) if point.name == name]
+    return _offered(name, points) if points else None
+
+
+def _unknown(name: str, otherwise: str) -> ValueError:
+    known = sorted({*POLICIES, *(point.name for point in entry_points(group=GROUP))})
+    told = f"there are {', '.join(known)}; {otherwise}"
+    return ValueError(f"policy {name!r} is not known{hint(name, known)}; {told}")
 
 
 def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
     """The files that a policy and those that it wraps are read from, with what they hold now.
+
+    One that can't be read is left out: why is told where it is loaded.
 
     Args:
         name: As in `load_policy`.
         options: The same.
     """
     where, _ = _apart(name)
-    path = _path(where)
-    found = {path: path.read_bytes()} if where.endswith(".py") and path.is_file() else {}
+    found: dict[Path, bytes] = {}
+    if where.endswith(".py"):
+        with suppress(OSError):
+            path = _path(where)
+            found[path] = path.read_bytes()
     for inner_name, inner_options in wrapped(options).values():
         found |= files_of(inner_name, inner_options)
     return found
@@ -145,6 +173,28 @@ def _file(name: str, path: Path) -> ModuleType:
     return module
 
 
+def _offered(name: str, points: list[EntryPoint]) -> PolicyFactory:
+    values = sorted({point.value for point in points})
+    if len(values) > 1:  # which of them comes first is up to the file system
+        who = " and ".join(sorted(f"{_giver(point)} ({point.value})" for point in points))
+        raise ValueError(
+            f"policy {name!r} is offered by {who}: uninstall all but one, or name it as "
+            f"{values[0]!r}"
+        )
+    try:
+        found = points[0].load()
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
+        told = f"entry point {values[0]!r} of {_giver(points[0])}: {words_of(error)}"
+        raise ValueError(f"policy {name!r}: {told}") from error
+    return _checked(name, found)
+
+
+def _giver(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an unknown distribution"
+
+
 def _module(name: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(where)
@@ -180,7 +230,12 @@ def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
 
 def _checked(name: str, found: Any) -> PolicyFactory:
     if not callable(found):
-        raise ValueError(f"policy {name!r} is {found!r:.60}, which makes no policy")
+        told = f"is {found!r:.60}, which makes no policy"
+        if hasattr(found, "decide"):  # one for all schedulers could not begin anew
+            told = f"is one {type(found).__name__} for all schedulers; name its class"
+        elif isinstance(found, ModuleType):
+            told = f"is the module {found.__name__}; name a class in it, as {found.__name__}:Class"
+        raise ValueError(f"policy {name!r} {told}")
     if inspect.isclass(found) and not callable(getattr(found, "decide", None)):
         raise ValueError(f"policy {name!r}: class {found.__name__!r} has no method 'decide'")
     return cast(PolicyFactory, found)

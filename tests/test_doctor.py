@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from scheduler import cli
-from scheduler.config import CacheConfig, Config
+from scheduler.config import CacheConfig, Config, PolicyConfig
 from scheduler.doctor import (
     check_cache,
     check_files,
@@ -24,6 +24,7 @@ from scheduler.doctor import (
     check_packages,
     examine,
 )
+from scheduler.doctor_policies import check_policies
 from scheduler.findings import Surroundings
 from tests.redis_server import RedisServer, needs_redis
 
@@ -51,6 +52,39 @@ def install(tmp_path: Path):
 
 def test_this_environment_has_no_errors() -> None:
     assert [each.message for each in examine(Config()) if each.level == "error"] == []
+
+
+def test_a_policy_that_cannot_be_made_is_an_error() -> None:
+    (good,) = check_policies(Surroundings(Config(), ()))
+    assert (good.level, good.message) == ("good", "goodput can be made")
+    config = Config(policy=PolicyConfig(name="goodptu"))
+    (found,) = check_policies(Surroundings(config, ()))
+    assert found.level == "error"
+    assert "(did you mean 'goodput'?)" in found.message
+
+
+def test_policies_whose_names_mean_others_are_named(install, tmp_path: Path) -> None:
+    install(("red", "red"), ("blue", "blue"), ("grey", "grey"))
+    for name, offered in (
+        ("red", "edf = red:Edf\nmine = red:Mine\nours = red:Ours"),
+        ("blue", "mine = blue:Mine\nours = red:Ours"),
+        ("grey", "own = grey:Own"),
+    ):
+        text = f"[laxity.policies]\n{offered}\n"
+        (tmp_path / f"{name}-1.0.dist-info/entry_points.txt").write_text(text)
+    found = [each for each in check_policies(install()) if each.level != "good"]
+    assert [(each.level, each.message, each.remedy.partition(",")[0]) for each in found] == [
+        (
+            "warning",
+            "red offers a policy 'edf', which stays laxity's own",
+            "name it as 'red:Edf'",
+        ),
+        (
+            "warning",
+            "'mine' is offered by blue and red, so that nothing tells which is meant",
+            "uninstall all but one",
+        ),
+    ]
 
 
 def test_two_builds_of_onnxruntime_are_one_too_many(install) -> None:

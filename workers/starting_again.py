@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,4 +39,8 @@ def tried_again(who: str) -> Iterator[None]:
 
 def is_brought_back() -> bool:
     """Whether this process is an actor that Ray started because the one before it had ended."""
-    return ray.is_initialized() and bool(ray.get_runtime_context().was_current_actor_reconstructed)
+    if not ray.is_initialized():
+        return False
+    with warnings.catch_warnings():  # Ray uses what it warns of itself
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)

@@ -25,8 +25,8 @@ from scheduler.config import (
     Config,
     ConfigError,
     PolicyConfig,
-    load_config,
 )
+from scheduler.core.policy import Policy
 from scheduler.core.scheduler import Limits
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
@@ -39,6 +39,7 @@ from scheduler.daemon.parts import (
     open_journal,
     open_tasks,
 )
+from scheduler.daemon.reloading import Reloaded, reloaded
 from scheduler.ingress.certificates import HANDSHAKE_S, load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
@@ -62,6 +63,9 @@ _GC_THRESHOLD = 50_000
 
 _WORKERS_S = 5.0
 """How long doors that open again wait for workers, which may have died with the scheduler."""
+
+_READING_S = 1.0
+"""So long a configuration and its policy may be read before `status` says that they are."""
 
 LISTENING = "listening.json"
 """Beside the socket for doors: where all doors of the box listen, which only the agent knows."""
@@ -105,7 +109,10 @@ class SchedulerProcess:
                 os.sched_setaffinity(0, cores)
         self._config_file, self._over = config_file, over
         # A scheduler that Ray brought back begins with what the file says by now.
-        self._config, self._not_taken = _reloaded(config, config_file, over)
+        begun = reloaded(config, config_file, over)
+        self._config, self._not_taken = begun.config, begun.not_taken
+        self._reloading = threading.Lock()
+        self._reading_since_s: float | None = None
         self._listening_file = door_socket.with_name(LISTENING)
         self._all_addresses: list[str] = []
         self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
@@ -134,8 +141,18 @@ class SchedulerProcess:
         return self._wait(self._models())
 
     def reload(self) -> None:
-        """Takes over what the configuration file says by now and can be changed while running."""
-        self._wait(self._reload())
+        """Takes over what the configuration file says by now and can be changed while running.
+
+        The policy is made in this thread and not on the loop: to import what it needs may take
+        seconds, for which all requests would wait.
+        """
+        with self._reloading:
+            self._reading_since_s = time.monotonic()
+            try:
+                read = reloaded(self._config, self._config_file, self._over)
+            finally:
+                self._reading_since_s = None
+            self._wait(self._take(read))
 
     def drain(self, seconds: float) -> int:
         """Admits nothing more and waits for what is held; how many had to be cancelled."""
@@ -159,13 +176,13 @@ class SchedulerProcess:
     async def _open(self, links: Mapping[str, Path], door_socket: Path) -> None:
         config = self._config
         limits = config.limits
-        hung = self._hung_policy.why(config.policy, self._policy_files)
-        policy = (DEFAULT, {}) if hung else (config.policy.name, config.policy.options)
+        lacking = self._lacks_policy()
+        policy = (DEFAULT, {}) if lacking else (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
         self._journal = open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
         self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price)
-        self._driver.fell_back = hung
+        self._driver.fell_back = lacking
         rules = DoorRules(
             site=config.site,
             access=load_access(config.token_file, config.tenants_file),
@@ -198,6 +215,21 @@ class SchedulerProcess:
             self._door.neighbours = self._neighbours
             self._neighbours.start()
 
+    def _lacks_policy(self) -> str | None:
+        """Why to begin without the configured policy, where Ray brought this scheduler back.
+
+        It hung, or what it is loaded from is gone or broken by now, which the one before did not
+        need any more.
+        """
+        policy = self._config.policy
+        if is_brought_back():
+            try:
+                check_policy(policy, self._config_file)
+            except ConfigError as error:
+                log.error("the policy can't be loaded any more", error=str(error))
+                return str(error)
+        return self._hung_policy.why(policy, self._policy_files)
+
     async def _listen(self, address: Address) -> asyncio.AbstractServer | UnixDoor:
         if address.path is None:
             tls = self._tls if address.scheme == "tls" else None
@@ -215,10 +247,10 @@ class SchedulerProcess:
                 raise OSError(f"can't listen on {address}: {why}") from None
         return await UnixDoor(self._door, address.path).open()
 
-    async def _reload(self) -> None:
-        new, self._not_taken = _reloaded(self._config, self._config_file, self._over)
-        if new is not self._config:  # one with mistakes changes nothing
-            self._take_policy(new.policy)
+    async def _take(self, read: Reloaded) -> None:
+        new, self._not_taken = read.config, read.not_taken
+        if read.policy is not None:
+            self._take_policy(new.policy, read.policy, read.files)
         self._config = new
         if self._tls is not None and new.tls is not None:
             try:
@@ -232,12 +264,11 @@ class SchedulerProcess:
             return
         self._door.take_access(access)
 
-    def _take_policy(self, policy: PolicyConfig) -> None:
-        files = files_of(policy.name, policy.options)
+    def _take_policy(self, config: PolicyConfig, policy: Policy, files: dict[Path, bytes]) -> None:
         # One that failed is tried again: what it needs may be there by now.
-        is_new = policy != self._config.policy or files != self._policy_files
+        is_new = config != self._config.policy or files != self._policy_files
         if is_new or self._driver.fell_back:
-            self._driver.swap_policy(policy.name, policy.options)
+            self._driver.take_policy(policy, config.name, config.options)
             self._policy_files = files
             self._hung_policy.forget()
 
@@ -254,6 +285,14 @@ class SchedulerProcess:
     def _take_not(self, what: str, error: ConfigError) -> None:
         log.error(f"{what} not taken over", error=str(error))
         self._not_taken.append(str(error))
+
+    def _not_taken_yet(self) -> list[str]:
+        """What is read just now, where that takes longer than it does as a rule."""
+        since_s = self._reading_since_s
+        took_s = 0.0 if since_s is None else time.monotonic() - since_s
+        if took_s < _READING_S:
+            return []
+        return [f"{self._config_file}: its policy has been loading for {took_s:.0f} s"]
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
@@ -275,7 +314,7 @@ class SchedulerProcess:
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
-            "not_taken_over": self._not_taken,
+            "not_taken_over": [*self._not_taken, *self._not_taken_yet()],
             "listening": self._listening(),
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,
@@ -314,29 +353,6 @@ class SchedulerProcess:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(address.path)
         return left
-
-
-def _reloaded(
-    old: Config, config_file: Path | None, over: Mapping[str, Any]
-) -> tuple[Config, list[str]]:
-    """The old configuration with the policy that the file names now, and what is not taken over.
-
-    A file with mistakes is reported and changes nothing; so are changes that need a restart.
-    """
-    if config_file is None:
-        return old, []
-    try:
-        new = load_config(config_file, over)
-        check_policy(new.policy, config_file)
-    except ConfigError as error:
-        log.error("configuration not taken over", file=str(config_file), error=str(error))
-        return old, [str(error)]
-    taken = old.model_copy(update={"policy": new.policy})
-    waiting = [key for key in Config.model_fields if getattr(new, key) != getattr(taken, key)]
-    if waiting:
-        log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
-        return taken, [f"{config_file}: {', '.join(waiting)} wait for the next start"]
-    return taken, []
 
 
 def _bound(address: Address, server: asyncio.AbstractServer | UnixDoor) -> str:

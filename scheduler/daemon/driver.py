@@ -28,6 +28,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
+from scheduler.core.policy import Policy
 from scheduler.core.requests import Request
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec, reached_over
@@ -265,7 +266,10 @@ class Driver:
         Raises:
             ValueError: No such policy or option; the old one stays.
         """
-        policy = load_policy(name, **options)
+        self.take_policy(load_policy(name, **options), name, options)
+
+    def take_policy(self, policy: Policy, name: str, options: dict[str, Any]) -> None:
+        """The same, of one that was made elsewhere, where that may take a while."""
         self.policy = name, options
         self.fell_back = None
         self._handle(PolicySwapped(name, policy))

@@ -20,6 +20,7 @@ from scheduler.ingress.restoring import Restorer
 from scheduler.ingress.seats import Seats
 from scheduler.ingress.task_door import TaskDoor
 from scheduler.ingress.turns import Share
+from scheduler.policy_loading import load_offered
 from scheduler.tenants import UNCOUNTED, Access, Tenant
 from scheduler.wire import FrameLimits
 
@@ -168,12 +169,11 @@ class NativeDoor:
         options = {} if options is None else options
         if not isinstance(name, str) or not _is_options(options):
             raise InvalidInput("policy takes name, a string, and options, a map")
-        if set(name) & {":", "/"} or name.endswith(".py"):
-            raise InvalidInput("a policy from a file or module is named in the configuration alone")
         try:
-            self.driver.swap_policy(name, options)
+            policy = load_offered(name, **options)
         except ValueError as error:
             raise InvalidInput(str(error)) from None
+        self.driver.take_policy(policy, name, options)
         return {"name": name, **options}
 
     def stop_admitting(self) -> None:

@@ -156,7 +156,11 @@ def test_priorities_and_orders_have_limits(box: Box) -> None:
     assert box.ask(token=TOKENS["line"])[0] == 200
     status, answer = box.ask("/v2/policy", boss, '{"name": "edf"}')
     assert (status, answer) == (200, {"name": "edf"})
-    assert box.ask("/v2/policy", boss, '{"name": "os:system"}')[0] == 400
+    inside = '{"name": "spill", "options": {"inner": "os:getcwd"}}'
+    for unnamed in ('{"name": "os:getcwd"}', inside):
+        status, answer = box.ask("/v2/policy", boss, unnamed)
+        assert status == 400
+        assert "in the configuration alone" in answer["error"]
     assert box.ask("/v2/policy", boss, '{"name": "goodput"}')[0] == 200
 
 

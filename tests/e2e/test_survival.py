@@ -170,6 +170,30 @@ def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
     agent.end()
 
 
+def test_a_scheduler_that_is_brought_back_does_without_a_policy_that_has_gone(
+    models: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("from policies.edf import Edf\n\n\nclass Own(Edf):\n    pass\n")
+    agent = RunningAgent(tmp_path, models, policy={"name": str(file)})
+    load = Load(agent.url)
+    load.wait_for_result_after(0)
+    file.rename(tmp_path / "away")
+    os.kill(agent.pid_of("SchedulerProcess"), signal.SIGKILL)
+    load.wait_for_result_after(time.monotonic())
+    with Client(agent.url) as client:
+        status = client.status()
+        assert status["policy"]["name"] == "goodput"
+        assert f"there is no file {file}" in status["policy_problem"]
+        (tmp_path / "away").rename(file)
+        agent.config_file.touch()
+        eventually(lambda: client.status()["policy"]["name"] == str(file))
+        assert client.status()["policy_problem"] is None
+    load.finish()
+    agent.end()
+    assert not says(agent, "DeprecationWarning")
+
+
 def test_a_batch_that_never_ends_costs_its_device_seconds(models: Path, tmp_path: Path) -> None:
     own = tmp_path / "models"
     shutil.copytree(models / "relu", own / "relu")
@@ -357,6 +381,32 @@ def test_a_policy_that_failed_is_tried_again_when_the_file_is_saved(lasting: Run
             threading.Event().wait(0.01)
         assert client.infer("relu", X, deadline_ms=5000).outcome == "completed"
         lasting.write_config(policy={"name": "goodput"})
+
+
+def test_while_a_policy_is_loaded_requests_are_served(lasting: RunningAgent) -> None:
+    folder = lasting.config_file.parent
+    file, begun, go_on = folder / "long.py", folder / "begun", folder / "go_on"
+    file.write_text(
+        "import time\nfrom pathlib import Path\nfrom policies.edf import Edf\n\n"
+        f"Path({str(begun)!r}).touch()\n"
+        f"while not Path({str(go_on)!r}).exists():\n    time.sleep(0.01)\n\n\n"
+        "class Own(Edf):\n    pass\n"
+    )
+    with Client(lasting.url) as client:
+        client.infer("relu", X, deadline_ms=60_000)
+        lasting.write_config(policy={"name": str(file)})
+        eventually(begun.exists)
+        try:
+            assert client.infer("relu", X, deadline_ms=5_000).outcome == "completed"
+            assert client.status()["policy"]["name"] != str(file)
+            loading = f"{lasting.config_file}: its policy has been loading for "
+            eventually(lambda: loading in "".join(client.status()["not_taken_over"]))
+        finally:
+            go_on.touch()
+        eventually(lambda: client.status()["policy"]["name"] == str(file))
+        assert client.status()["not_taken_over"] == []
+        lasting.write_config(policy={"name": "goodput"})
+        eventually(lambda: client.status()["policy"]["name"] == "goodput")
 
 
 def test_a_policys_own_file_is_read_again_when_the_configuration_is_saved(

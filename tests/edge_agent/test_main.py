@@ -139,6 +139,10 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path):
     ended = edge_agent("--json", "--models", str(tmp_path))
     assert ended.returncode == 2
     assert ended.stderr.startswith("--json goes with --probe")
+    for words in (("--config", "none.yaml"), ("--models", str(tmp_path)), ("--join", "a:1")):
+        ended = edge_agent("--probe", *words)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("--probe looks at the box alone: leave out --config")
 
 
 @pytest.mark.parametrize(

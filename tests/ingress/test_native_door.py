@@ -148,6 +148,40 @@ def test_a_variant_of_a_target_beyond_the_box_can_be_asked_for(tmp_path: Path) -
     run(test)
 
 
+def test_over_the_network_no_name_has_a_file_or_module_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    file = tmp_path / "own_for_the_door.py"
+    file.write_text(
+        f"open({str(ran)!r}, 'w').close()\n"
+        "class Own:\n    def decide(self, view): return ()\n"
+        "def make(text='x'): return Own()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = "own_for_the_door:make"
+    named: list[tuple[str, dict[str, Any]]] = [
+        *((name, {}) for name in (str(file), f"{file}:Own", file.name, module)),
+        *(("spill", {"inner": inner}) for inner in (str(file), module, {"name": str(file)})),
+        ("spill", {"inner": {"name": module, "text": "y"}}),
+        ("hedge", {"inner": {"name": "spill", "inner": {"name": module}}}),
+        ("goodput", {"quantile": {"name": module}}),
+    ]
+
+    async def test() -> None:
+        monkeypatch.chdir(tmp_path)
+        async with a_box(tmp_path) as box, box.client("chief") as chief:
+            for name, options in named:
+                with pytest.raises(InvalidInput, match="is named in the configuration alone"):
+                    await chief._take(Question("policy", {"name": name, "options": options}))
+            spill = {"name": "spill", "options": {"inner": {"name": "edf", "quantile": 0.9}}}
+            await chief._take(Question("policy", spill))
+            assert box.door.driver.policy == ("spill", spill["options"])
+
+    run(test)
+    assert not ran.exists()
+
+
 def test_what_is_refused_before_it_is_queued_counts_as_failed(tmp_path: Path) -> None:
     rare = Tenant(name="line", tokens=(hash_of(TOKENS["line"]),), rate_per_s=1e-6, burst=1)
 

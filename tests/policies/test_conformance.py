@@ -89,9 +89,21 @@ class Steep(Edf):
         yield from super().decide(view)
 
 
+class Wrapper:
+    """Does not say what the policy inside counts on."""
+
+    def __init__(self) -> None:
+        self.inner = Edf()
+
+    def decide(self, view: View) -> Iterable[Decision]:
+        return self.inner.decide(view)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
+        (Wrapper, "idles while .* wait; the policy has no attribute `quantile`, and is taken to "),
+        (Careless, "would be done at .*; the policy has no attribute `quantile`"),
         (Steep, "not enough values to unpack"),
         (Sleepy, "4 \\(work conservation\\): cpu:0 idles while"),
         (Careless, "2 \\(no doomed work\\): .* would be done at"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ def test_the_files_of_a_policy_are_its_own_and_those_of_what_it_wraps(own):
     assert files_of(f"{own}:Own", {"inner": {"name": "hedge", "inner": str(other)}}) == both
     other.unlink()
     assert files_of(str(own), {"inner": str(other)}) == {own: own.read_bytes()}
+    other.mkdir()
+    assert files_of(str(other), {}) == {}
 
 
 def test_a_module_and_a_class_are_a_policy(own, monkeypatch):
@@ -91,10 +93,62 @@ def test_an_entry_point_is_a_policy(monkeypatch):
     points.append(EntryPoint("broken", "policies.edf:Nothing", "laxity.policies"))
     monkeypatch.setattr(policy_loading, "entry_points", lambda group: points)
     assert type(load_policy("mine")) is Edf
-    with pytest.raises(ValueError, match=r"'broken': entry point 'policies.edf:Nothing': Attr"):
+    with pytest.raises(ValueError, match=r"'broken': entry point 'policies.edf:Nothing' .* Attr"):
         load_policy("broken")
     with pytest.raises(ValueError, match=r"'mien' is not known \(did you mean 'mine'\?\)"):
         load_policy("mien")
+
+
+def offering(name: str, value: str) -> Distribution:
+    class Offering(Distribution):
+        def read_text(self, filename: str) -> str | None:
+            files = {
+                "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+                "entry_points.txt": f"[laxity.policies]\nmine = {value}\n",
+            }
+            return files.get(filename)
+
+        def locate_file(self, path: Any) -> Any:
+            return path
+
+    return Offering()
+
+
+def test_a_name_that_two_offer_means_neither(monkeypatch):
+    def offer(*distributions: Distribution) -> None:
+        points = [point for each in distributions for point in each.entry_points]
+        monkeypatch.setattr(policy_loading, "entry_points", lambda group: points)
+
+    offer(offering("red", "policies.edf:Edf"), offering("blue", "policies.fcfs:Fcfs"))
+    told = (
+        r"'mine' is offered by blue \(policies.fcfs:Fcfs\) and red \(policies.edf:Edf\): "
+        r"uninstall all but one, or name it as 'policies.edf:Edf'"
+    )
+    with pytest.raises(ValueError, match=told):
+        load_policy("mine")
+    offer(offering("red", "policies.edf:Edf"), offering("blue", "policies.edf:Edf"))
+    assert type(load_policy("mine")) is Edf, "whichever is meant, it is that one"
+    offer(offering("red", "policies.edf:Nothing"))
+    with pytest.raises(ValueError, match=r"'policies.edf:Nothing' of red: Attribute"):
+        load_policy("mine")
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("policies.edf", "^policy 'mine' is the module policies.edf; name a class in it, as poli"),
+        ("policies.edf:Iterator", "^policy 'mine': class 'Iterator' has no method 'decide'"),
+        ("policies:DEFAULT", "^policy 'mine' is 'goodput', which makes no policy"),
+        ("builtins:dict", "^policy 'mine': class 'dict' has no method 'decide'"),
+        ("gc:collect", "^policy 'mine': what makes it gave .*, which has no method 'decide'"),
+    ],
+)
+def test_an_entry_point_to_something_else_is_told_once(monkeypatch, value, told):
+    points = [EntryPoint("mine", value, "laxity.policies")]
+    monkeypatch.setattr(policy_loading, "entry_points", lambda group: points)
+    with pytest.raises(ValueError, match=told) as raised:
+        load_policy("mine")
+    assert str(raised.value).count("'mine'") == 1
 
 
 @pytest.mark.parametrize(
@@ -110,12 +164,16 @@ def test_an_entry_point_is_a_policy(monkeypatch):
         ("policies:DEFAULT", "is 'goodput', which makes no policy"),
         ("{folder}/program.py", "program.py raised SystemExit: 0"),
         ("~nobody-of-that-name/own.py", "there is no file"),
+        ("{folder}/made.py:one", "is one Edf for all schedulers; name its class"),
+        ("{folder}/made.py:make", "what makes it gave None, which has no .*a `return` missing"),
     ],
 )
 def test_what_is_no_policy_is_told(own, name, told):
     (own.parent / "empty.py").touch()
     (own.parent / "wrong.py").write_text("class")
     (own.parent / "program.py").write_text("import sys; sys.exit(0)")
+    made = "from policies.edf import Edf\none = Edf()\ndef make(): Edf()\n"
+    (own.parent / "made.py").write_text(made)
     with pytest.raises(ValueError, match=told):
         load_policy(name.format(folder=own.parent))
 

@@ -7,8 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from subprocess import PIPE, Popen, run
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -147,6 +150,27 @@ def test_policies_are_given_the_same_requests():
 
 
 # -- what is measured
+
+
+class Growing(NamedTuple):
+    """A source with more requests at each look, as a trace that is still written."""
+
+    source: WorkloadSource
+    looks: list[int]
+
+    def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
+        self.looks.append(seed)
+        return islice(self.source.arrivals(seed, fleet), 20 + len(self.looks))
+
+
+def test_policies_that_got_other_requests_are_said_to_have():
+    steady = experiment(requests=60)
+    changed = replace(steady, source=Growing(steady.source, []), with_bound=False)
+    told = "test changed while it was played: policies got 21 to 22 requests, and are not to be "
+    for result in changed.run([EDF, FCFS], 1):
+        assert [note for note in result.notes if note.startswith(told)]
+    for result in steady.run([EDF, FCFS], 1):
+        assert not [note for note in result.notes if "changed while" in note]
 
 
 def test_no_bound_is_sought_above_all_of_it(monkeypatch):

@@ -195,7 +195,9 @@ def test_what_is_beyond_all_time_is_refused(at_ns, budget_ns):
         make_policy("edf"), [TargetSpec("cpu:0", (fast,))], lambda run, _kind: 1_000
     )
     far = Arrival(at_ns, M, budget_ns)
-    with pytest.raises(OverflowError, match="000 ns after the start"):
+    with pytest.raises(
+        OverflowError, match=r"^a (request|deadline) [0-9,.e+]{1,9} years after the start$"
+    ):
         list(simulator.run([Arrival(0, M, 1_000_000), far]))
 
 

@@ -1,0 +1,82 @@
+"""Says which policy was deciding when a process ended in the midst of it.
+
+Nothing in that process can, where foreign code crashed, called `os._exit` or took all memory. So it
+is written down before: to a process that reads it and outlives this one, or to a file.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_WITNESS = """
+import sys
+last = ""
+for line in sys.stdin:
+    last = line.strip()
+if last:
+    print("laxity: the process ended while", last, file=sys.stderr)
+"""
+
+_write: Callable[[str], None] = lambda _: None  # noqa: E731
+_doing = ""
+
+
+@contextmanager
+def noted(doing: str) -> Iterator[None]:
+    """What is done inside, as `policy 'mine.py' was played`, for whoever asks after an end."""
+    global _doing
+    before, _doing = _doing, doing
+    _write(_doing)
+    try:
+        yield
+    finally:
+        _doing = before
+        _write(_doing)
+
+
+@contextmanager
+def witnessed() -> Iterator[None]:
+    """Has stderr told what was `noted` last, should this process end inside."""
+    global _write
+    witness = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WITNESS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for this process, which ends what it does
+    )
+    assert witness.stdin is not None
+    number, before = witness.stdin.fileno(), _write
+
+    def write(doing: str) -> None:
+        with suppress(OSError):  # without a witness it only goes untold
+            os.write(number, " ".join(doing.split()).encode(errors="replace") + b"\n")
+
+    _write = write
+    try:
+        yield
+    finally:
+        _write = before
+        write("")
+        witness.stdin.close()
+        witness.wait()
+
+
+def note_in(folder: Path) -> None:
+    """Has what is noted stand in a file of this process in a folder, from now on."""
+    global _write
+    file = folder / str(os.getpid())
+
+    def write(doing: str) -> None:
+        file.write_text(doing)
+
+    _write = write
+
+
+def found_in(folder: Path) -> list[str]:
+    """What processes had noted there that have ended."""
+    return sorted({text for file in folder.iterdir() if (text := file.read_text())})

@@ -1,0 +1,53 @@
+"""What a configuration file says by now, of which the policy alone is taken over at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from scheduler.config import Config, ConfigError, load_config
+from scheduler.core.policy import Policy
+from scheduler.policy_loading import check_policy, files_of
+
+log = structlog.get_logger()
+
+
+class Reloaded(NamedTuple):
+    """What a configuration file says by now.
+
+    Attributes:
+        config: The one there was, with what was taken over.
+        not_taken: What was not, and why.
+        policy: The one that it names, made; None where the file has mistakes and changes nothing.
+        files: What that was read from.
+    """
+
+    config: Config
+    not_taken: list[str]
+    policy: Policy | None
+    files: dict[Path, bytes]
+
+
+def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> Reloaded:
+    """The old configuration with the policy that the file names now, and what is not taken over.
+
+    A file with mistakes is reported and changes nothing; so are changes that need a restart.
+    """
+    if config_file is None:
+        return Reloaded(old, [], None, {})
+    try:
+        new = load_config(config_file, over)
+        files = files_of(new.policy.name, new.policy.options)
+        policy = check_policy(new.policy, config_file)
+    except ConfigError as error:
+        log.error("configuration not taken over", file=str(config_file), error=str(error))
+        return Reloaded(old, [str(error)], None, {})
+    taken = old.model_copy(update={"policy": new.policy})
+    waiting = [key for key in Config.model_fields if getattr(new, key) != getattr(taken, key)]
+    if waiting:
+        log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
+    told = f"{config_file}: {', '.join(waiting)} wait for the next start"
+    return Reloaded(taken, [told] if waiting else [], policy, files)
