@@ -8,8 +8,9 @@ from pathlib import Path
 
 import watchfiles
 
-_LOOK_S = 5.0
-"""How often files are looked at where nothing is heard of folders, as on a network's share."""
+_LOOK_S = 1.0
+"""How often files are looked at where nothing is heard of folders: on a network's share, and while
+they come to be watched anew."""
 
 _MOST_LINKS = 40
 """As many as the system follows; more are a circle."""
