@@ -56,6 +56,7 @@ class Cluster:
                 in its place again afterwards.
         """
         _check_path(folder)
+        self._folder = folder
         handler = signal.getsignal(signal.SIGTERM)
         try:
             with _groups_of_their_own():
@@ -99,7 +100,7 @@ class Cluster:
         """Ends Ray and all its processes.
 
         Ray may wait without end for processes that somebody else has ended already; what it has not
-        ended in time is killed.
+        ended in time is killed, also what nobody is the parent of any more.
         """
         started = psutil.Process().children(recursive=True)
         shutdown = threading.Thread(target=ray.shutdown, daemon=True)
@@ -108,6 +109,7 @@ class Cluster:
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+        end_started(self._folder)
 
 
 def _check_path(folder: Path) -> None:

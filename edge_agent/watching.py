@@ -46,7 +46,7 @@ class FileWatch:
 
 
 def _hints(folders: Iterable[Path], stopping: threading.Event) -> Iterator[object]:
-    """Yields whenever something has happened in one of the folders, and every few seconds."""
+    """Yields whenever something has happened in one of the folders, and every second."""
     try:
         yield from watchfiles.watch(
             *folders,

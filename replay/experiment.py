@@ -154,12 +154,13 @@ class Experiment:
             bill.add(run, begun_ns, done_ns)
 
         try:
-            simulator = self._simulator(choice, seed, on_run, timeline.look)
-            with played(simulator), noted(f"{self._who(choice, seed)} was played"):
-                for ending in self._played(simulator, arrivals):
-                    result.add(row_of(ending))
-                    timeline.note_rest()
-                    last_ns = max(last_ns, ending.arrival.at_ns)
+            with noted(f"{self._who(choice, seed)} was played"):
+                simulator = self._simulator(choice, seed, on_run, timeline.look)
+                with played(simulator):
+                    for ending in self._played(simulator, arrivals):
+                        result.add(row_of(ending))
+                        timeline.note_rest()
+                        last_ns = max(last_ns, ending.arrival.at_ns)
         except PolicyFailed as error:
             raise PolicyFault(f"{self._who(choice, seed)} failed: {error}") from error
         except NoEnd as no_end:

@@ -377,7 +377,7 @@ def _look_away(_scheduler: Scheduler, _now_ns: int) -> int:
 
 
 def _years(ns: int) -> str:
-    return f"{ns / 31_556_952e9:,.4g} years"
+    return f"{float(min(ns, 10**300)) / 31_556_952e9:,.4g} years"
 
 
 def _singly(arrivals: Iterable[Arrival]) -> Iterator[tuple[int, Iterable[Arrival]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.metadata import Distribution
 
 from policies import POLICIES
 from scheduler.config_problems import ConfigError
@@ -22,9 +23,12 @@ def check_policies(around: Surroundings) -> Iterator[Finding]:
     else:
         yield Finding("policies", "good", f"{policy.name} can be made")
     offers: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    first: dict[str, Distribution] = {}  # of one name only the first is looked into
     for distribution in around.installed:
+        first.setdefault(str(distribution.name), distribution)
+    for name, distribution in first.items():
         for point in distribution.entry_points.select(group=GROUP):
-            offers[point.name].add((distribution.name, point.value))
+            offers[point.name].add((name, point.value))
     for name, offered in sorted(offers.items()):
         who = " and ".join(sorted(giver for giver, _ in offered))
         value = min(value for _, value in offered)

@@ -126,7 +126,7 @@ def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
     where, _ = _apart(name)
     found: dict[Path, bytes] = {}
     if where.endswith(".py"):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             path = _path(where)
             found[path] = path.read_bytes()
     for inner_name, inner_options in wrapped(options).values():

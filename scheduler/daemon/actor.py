@@ -111,7 +111,8 @@ class SchedulerProcess:
         # A scheduler that Ray brought back begins with what the file says by now.
         begun = reloaded(config, config_file, over)
         self._config, self._not_taken = begun.config, begun.not_taken
-        self._reloading = threading.Lock()
+        self._not_taken_secrets: list[str] = []
+        self._reloading, self._is_stale = threading.Lock(), False
         self._reading_since_s: float | None = None
         self._listening_file = door_socket.with_name(LISTENING)
         self._all_addresses: list[str] = []
@@ -143,16 +144,27 @@ class SchedulerProcess:
     def reload(self) -> None:
         """Takes over what the configuration file says by now and can be changed while running.
 
-        The policy is made in this thread and not on the loop: to import what it needs may take
-        seconds, for which all requests would wait.
+        Tokens and certificates at once. The policy is made in a thread of its own, which is not
+        waited for: to import what it needs may take seconds, for which all else would wait.
         """
-        with self._reloading:
+        self._wait(self._take_secrets())
+        self._is_stale = True
+        threading.Thread(target=self._read, name="laxity-reload", daemon=True).start()
+
+    def _read(self) -> None:
+        """Reads the file, unless another thread is at it, which then does so once more."""
+        while self._is_stale and self._reloading.acquire(blocking=False):
+            self._is_stale = False
             self._reading_since_s = time.monotonic()
             try:
                 read = reloaded(self._config, self._config_file, self._over)
+                self._wait(self._take(read))
+            except Exception as error:  # whatever it is: later changes are to be heard of
+                log.exception("configuration not taken over", file=str(self._config_file))
+                self._not_taken = [f"{self._config_file}: {error!r}"]
             finally:
                 self._reading_since_s = None
-            self._wait(self._take(read))
+                self._reloading.release()
 
     def drain(self, seconds: float) -> int:
         """Admits nothing more and waits for what is held; how many had to be cancelled."""
@@ -248,29 +260,32 @@ class SchedulerProcess:
         return await UnixDoor(self._door, address.path).open()
 
     async def _take(self, read: Reloaded) -> None:
-        new, self._not_taken = read.config, read.not_taken
+        was, self._config, self._not_taken = self._config.policy, read.config, read.not_taken
         if read.policy is not None:
-            self._take_policy(new.policy, read.policy, read.files)
-        self._config = new
-        if self._tls is not None and new.tls is not None:
+            self._take_policy(was, read.policy, read.files)
+
+    def _take_policy(self, was: PolicyConfig, policy: Policy, files: dict[Path, bytes]) -> None:
+        config = self._config.policy
+        # One that failed is tried again: what it needs may be there by now.
+        is_new = config != was or files != self._policy_files
+        if is_new or self._driver.fell_back:
+            self._policy_files = files
+            self._hung_policy.forget()
+            self._driver.take_policy(policy, config.name, config.options)  # it decides, or hangs
+
+    async def _take_secrets(self) -> None:
+        config, self._not_taken_secrets = self._config, []
+        if self._tls is not None and config.tls is not None:
             try:
-                load_certificate(self._tls, new.tls)
+                load_certificate(self._tls, config.tls)
             except ConfigError as error:
                 self._take_not("certificate", error)
         try:
-            access = load_access(new.token_file, new.tenants_file)
+            access = load_access(config.token_file, config.tenants_file)
         except ConfigError as error:
             self._take_not("tokens", error)
             return
         self._door.take_access(access)
-
-    def _take_policy(self, config: PolicyConfig, policy: Policy, files: dict[Path, bytes]) -> None:
-        # One that failed is tried again: what it needs may be there by now.
-        is_new = config != self._config.policy or files != self._policy_files
-        if is_new or self._driver.fell_back:
-            self._driver.take_policy(policy, config.name, config.options)
-            self._policy_files = files
-            self._hung_policy.forget()
 
     def _end_for_policy(self, why: str) -> None:
         """Ends the process, whose loop nothing else can end; Ray brings the next.
@@ -284,7 +299,7 @@ class SchedulerProcess:
 
     def _take_not(self, what: str, error: ConfigError) -> None:
         log.error(f"{what} not taken over", error=str(error))
-        self._not_taken.append(str(error))
+        self._not_taken_secrets.append(str(error))
 
     def _not_taken_yet(self) -> list[str]:
         """What is read just now, where that takes longer than it does as a rule."""
@@ -314,7 +329,11 @@ class SchedulerProcess:
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
-            "not_taken_over": [*self._not_taken, *self._not_taken_yet()],
+            "not_taken_over": [
+                *self._not_taken,
+                *self._not_taken_secrets,
+                *self._not_taken_yet(),
+            ],
             "listening": self._listening(),
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,

@@ -171,7 +171,7 @@ class NativeDoor:
             raise InvalidInput("policy takes name, a string, and options, a map")
         try:
             policy = load_offered(name, **options)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(str(error)) from None
         self.driver.take_policy(policy, name, options)
         return {"name": name, **options}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from scheduler import Client, Unauthorized
 from tests.e2e.running_agent import RunningAgent
+from tests.waiting import eventually
 
 TOKEN = "a-token-of-some-length"
 X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
@@ -79,3 +81,34 @@ def test_an_emulated_link_takes_its_time_and_the_scheduler_knows(tcp_url: str) -
         far = [result for result in (f.result() for f in futures) if result.target == "cpu:1"]
         assert far
         assert min(result.timing.transfer_ns for result in far) >= 4_000_000
+
+
+def test_a_token_that_is_replaced_does_not_wait_for_a_policy(
+    agent: RunningAgent, tcp_url: str
+) -> None:
+    file, begun, go_on = (agent.folder / name for name in ("long.py", "begun", "go_on"))
+    file.write_text(
+        "import time\nfrom pathlib import Path\nfrom policies.edf import Edf\n\n"
+        f"Path({str(begun)!r}).touch()\n"
+        f"while not Path({str(go_on)!r}).exists():\n    time.sleep(0.01)\n\n\n"
+        "class Own(Edf):\n    pass\n"
+    )
+    agent.write_config(policy={"name": str(file)})
+    eventually(begun.exists)
+    try:
+        (agent.folder / "token").write_text(f"another-{TOKEN}")
+        eventually(lambda: lets_in(tcp_url, f"another-{TOKEN}"))
+        assert not lets_in(tcp_url, TOKEN)
+        with Client(tcp_url, token=f"another-{TOKEN}") as client:
+            assert client.status()["policy"]["name"] == "goodput"
+    finally:
+        go_on.touch()
+    with Client(tcp_url, token=f"another-{TOKEN}") as client:
+        eventually(lambda: client.status()["policy"]["name"] == str(file))
+        assert client.status()["not_taken_over"] == []
+
+
+def lets_in(url: str, token: str) -> bool:
+    with contextlib.suppress(Unauthorized), Client(url, token=token):
+        return True
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ class Dying(Edf):
     def __init__(self, how="exit"):
         super().__init__()
         self.how = how
-        if how == "made":
+        os.environ["MADE"] = made = os.environ.get("MADE", "") + "x"
+        if how == "made" or (how == "made again" and made == "xx"):
             os._exit(0)
 
     def decide(self, view):
@@ -35,6 +37,12 @@ class Dying(Edf):
         ("replay", "exit", "laxity: the process ended while policy '{}' on load-0_5, load 0.5, se"),
         ("replay", "crash", "laxity: the process ended while policy '{}' on load-0_5, load 0.5, "),
         ("replay", "made", "laxity: the process ended while policy '{}' was made"),
+        (
+            "replay",
+            "made again",
+            "laxity: the process ended while policy '{}' on load-0_5, load 0.5",
+        ),
+        ("replay --jobs 2", "made again", "crashes; meanwhile policy '{}' on load-0_5, load 0.5, "),
         ("replay --jobs 2", "crash", "code crashes; meanwhile policy '{}' on load-0_5, load 0.5, "),
         ("policy test", "exit", "laxity: the process ended while policy '{}' was tried"),
     ],
@@ -53,6 +61,29 @@ def test_a_policy_that_ends_the_process_is_named(tmp_path: Path, command, how, t
     )
     assert told.format(name) in ended.stderr
     assert ended.stdout == ""
+
+
+FORKING = """
+import os, signal, time
+from replay.witness import noted, witnessed
+
+with witnessed(), noted("it forked"):
+    child = os.fork()
+    if not child:
+        time.sleep(10 * float(os.environ["PATIENCE_S"]))
+os.kill(child, signal.SIGKILL)
+"""
+
+
+def test_what_a_policy_has_started_is_not_waited_for():
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING],
+        env=os.environ | {"PATIENCE_S": str(PATIENCE_S)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_of_what_ends_as_it_should_nothing_is_told(capfd):
