@@ -86,6 +86,7 @@ class _Alike:
 
     Attributes:
         kind: The class of the last of them.
+        work_ns: The time of all targets together that they needed.
     """
 
     kind: RequestClass
@@ -94,21 +95,19 @@ class _Alike:
         self.priority = priority
         self.step = step
         self.target_ids = target_ids
+        self.work_ns = 0.0
         self._came: list[_Each] = []
         self._sums: _Sums | None = None
 
     def count(self, came: list[_Each]) -> None:
         """Takes in those that came lately."""
+        self.work_ns = sum([cost_ns for _, _, cost_ns in came])
         self._came = came
         self._sums = None
 
     def slack_ns(self) -> tuple[int, ...]:
         """How long each could have waited, ascending."""
         return self._added_up()[0]
-
-    def work_ns(self) -> float:
-        """The time of all targets together that they needed."""
-        return sum([cost_ns for _, _, cost_ns in self._came])
 
     def lost(self, length_ns: int) -> float:
         """What is lost behind a run of a length, times the time in which they came."""
@@ -305,7 +304,7 @@ class Displacement:
         room, work_ns = 1.0, 0.0
         for each in cheaper:
             if own_id in each.target_ids:
-                work_ns += each.work_ns()
+                work_ns += each.work_ns
                 pace = self._admission.pace(each.kind)
                 parts = pace.parts()
                 left = 0.0
