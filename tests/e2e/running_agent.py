@@ -40,6 +40,18 @@ def processes_of(run: str) -> list[psutil.Process]:
     return found
 
 
+def policy_that_waits(folder: Path) -> tuple[Path, Path, Path]:
+    """The file of a policy, what is there once it is being loaded, and what it waits for then."""
+    file, begun, go_on = folder / "long.py", folder / "begun", folder / "go_on"
+    file.write_text(
+        "import time\nfrom pathlib import Path\nfrom policies.edf import Edf\n\n"
+        f"Path({str(begun)!r}).touch()\n"
+        f"while not Path({str(go_on)!r}).exists():\n    time.sleep(0.01)\n\n\n"
+        "class Own(Edf):\n    pass\n"
+    )
+    return file, begun, go_on
+
+
 def _command(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):
         return " ".join(process.cmdline())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from scheduler import Client, Unauthorized
-from tests.e2e.running_agent import RunningAgent
+from tests.e2e.running_agent import RunningAgent, policy_that_waits
 from tests.waiting import eventually
 
 TOKEN = "a-token-of-some-length"
@@ -86,13 +86,7 @@ def test_an_emulated_link_takes_its_time_and_the_scheduler_knows(tcp_url: str) -
 def test_a_token_that_is_replaced_does_not_wait_for_a_policy(
     agent: RunningAgent, tcp_url: str
 ) -> None:
-    file, begun, go_on = (agent.folder / name for name in ("long.py", "begun", "go_on"))
-    file.write_text(
-        "import time\nfrom pathlib import Path\nfrom policies.edf import Edf\n\n"
-        f"Path({str(begun)!r}).touch()\n"
-        f"while not Path({str(go_on)!r}).exists():\n    time.sleep(0.01)\n\n\n"
-        "class Own(Edf):\n    pass\n"
-    )
+    file, begun, go_on = policy_that_waits(agent.folder)
     agent.write_config(policy={"name": str(file)})
     eventually(begun.exists)
     try:

@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 from scheduler import Client, DeadlineExpired, RequestEnded, Result
-from tests.e2e.running_agent import RunningAgent, marked, processes_of
+from tests.e2e.running_agent import RunningAgent, marked, policy_that_waits, processes_of
 from tests.waiting import eventually
 from tests.workers.onnx_models import counts, save
 
@@ -384,14 +384,7 @@ def test_a_policy_that_failed_is_tried_again_when_the_file_is_saved(lasting: Run
 
 
 def test_while_a_policy_is_loaded_requests_are_served(lasting: RunningAgent) -> None:
-    folder = lasting.config_file.parent
-    file, begun, go_on = folder / "long.py", folder / "begun", folder / "go_on"
-    file.write_text(
-        "import time\nfrom pathlib import Path\nfrom policies.edf import Edf\n\n"
-        f"Path({str(begun)!r}).touch()\n"
-        f"while not Path({str(go_on)!r}).exists():\n    time.sleep(0.01)\n\n\n"
-        "class Own(Edf):\n    pass\n"
-    )
+    file, begun, go_on = policy_that_waits(lasting.folder)
     with Client(lasting.url) as client:
         client.infer("relu", X, deadline_ms=60_000)
         lasting.write_config(policy={"name": str(file)})
