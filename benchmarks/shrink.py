@@ -201,8 +201,8 @@ def compared(folder: Path, images: Mapping[str, Image]) -> Iterator[dict[str, An
                 "form": f"{encoding.name} {encoding.quality or ''}".strip(),
                 "image": name,
                 "bytes": small.nbytes,
-                "input_steps": round(float(abs(back - image).max()) * 128, 2),
-                "score": round(float(abs(off[0] - exact[0]).max()), 4),
+                "input_steps": round(float(np.max(np.abs(back - image))) * 128, 2),
+                "score": round(float(np.max(np.abs(off[0] - exact[0]))), 4),
                 "box": round(float(abs(off[1] - exact[1])[0, kept].max()), 4) if kept.any() else 0,
                 "faces": [faces(exact), faces(off)],
             }
