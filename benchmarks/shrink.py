@@ -31,7 +31,7 @@ from benchmarks.doors import free_port
 from benchmarks.figures import write_figures
 from benchmarks.spawned_agent import spawned_agent
 from replay.links import LinkEmulator, OneWay
-from scheduler.config_cloud import CloudConfig
+from scheduler.config.cloud import CloudConfig
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.daemon.cloud.dialing import cloud_link

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from edge_agent.worker_arguments import device_spec
-from scheduler.config import Config
-from scheduler.config_problems import ConfigError, problem_at
+from scheduler.config.box import Config
+from scheduler.config.problems import ConfigError, problem_at
 from scheduler.errors import LaxityError
 from scheduler.ingress.certificates import server_context
 from scheduler.policy_loading import check_policy

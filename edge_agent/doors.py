@@ -18,7 +18,7 @@ from typing import get_args
 from edge_agent.errors import AgentError
 from edge_agent.listening import bind
 from scheduler.address import Address, spoken
-from scheduler.config import Config
+from scheduler.config.box import Config
 from scheduler.ingress.process import DoorSpec, Kind
 
 _OPEN_S = 30.0

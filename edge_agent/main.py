@@ -26,9 +26,9 @@ from edge_agent.terminal import (
     whole_lines,
 )
 from scheduler.address import AddressError
-from scheduler.cli_help import COMMAND, examples
-from scheduler.config import Config, ConfigError, load_config
-from scheduler.config_neighbours import peer_address
+from scheduler.cli.help import COMMAND, examples
+from scheduler.config.box import Config, ConfigError, load_config
+from scheduler.config.neighbours import peer_address
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent

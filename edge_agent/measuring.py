@@ -14,7 +14,7 @@ from pathlib import Path
 from edge_agent.errors import AgentError
 from edge_agent.state_lock import locked
 from edge_agent.worker_arguments import WorkerArguments, worker_arguments
-from scheduler.config import Config, DeviceConfig
+from scheduler.config.box import Config, DeviceConfig
 from workers.device_host import DeviceHost, Measured
 from workers.repository import RepositoryError
 from workers.runtimes.base import DeviceError

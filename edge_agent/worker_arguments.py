@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scheduler.config import Config, DeviceConfig
+from scheduler.config.box import Config, DeviceConfig
 from workers.profiling import Effort, batch_ladder
 from workers.runtimes.base import DeviceSpec, Limits
 

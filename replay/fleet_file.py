@@ -30,7 +30,7 @@ from yaml import Node
 from replay.fleet import Device, Fleet, Truth, lognormal_samples, quantile_samples
 from replay.fleet_world import Incident, Link
 from replay.links import open_links
-from scheduler.config_problems import ConfigError, problems_of, read_yaml_file
+from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 

@@ -16,7 +16,7 @@ from replay.fleet import Fleet
 from replay.fleet_file import parse_fleet, read_fleet
 from replay.sources import WorkloadSource, load_of
 from replay.workloads import Workload, parse_workload
-from scheduler.config_problems import ConfigError, problems_of, read_yaml_file
+from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
 from scheduler.core.names import did_you_mean
 
 FOLDER = Path(configs.__file__).parent / "scenarios"

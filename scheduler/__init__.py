@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from concurrent.futures import CancelledError
 
     from scheduler.address import AddressError
-    from scheduler.async_client import AsyncClient
-    from scheduler.client import Client
+    from scheduler.client.async_client import AsyncClient
+    from scheduler.client.sync_client import Client
+    from scheduler.client.tasks import AsyncTask, Task, TaskStatus
     from scheduler.core.outcomes import Outcome
     from scheduler.errors import (
         DeadlineExpired,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from scheduler.result import Result, Timing
-    from scheduler.tasks import AsyncTask, Task, TaskStatus
 
 __all__ = [
     "AddressError",
@@ -63,14 +63,14 @@ __all__ = [
 
 _HOMES = {
     "AddressError": "scheduler.address",
-    "AsyncClient": "scheduler.async_client",
-    "AsyncTask": "scheduler.tasks",
+    "AsyncClient": "scheduler.client.async_client",
+    "AsyncTask": "scheduler.client.tasks",
     "CancelledError": "concurrent.futures",
-    "Client": "scheduler.client",
+    "Client": "scheduler.client.sync_client",
     "Outcome": "scheduler.core.outcomes",
     "Result": "scheduler.result",
-    "Task": "scheduler.tasks",
-    "TaskStatus": "scheduler.tasks",
+    "Task": "scheduler.client.tasks",
+    "TaskStatus": "scheduler.client.tasks",
     "Timing": "scheduler.result",
 }
 

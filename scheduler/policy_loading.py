@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from policies import POLICIES, PolicyFactory, build_policy, wrapped
-from scheduler.config import PolicyConfig
-from scheduler.config_problems import ConfigError, problem_at
+from scheduler.config.box import PolicyConfig
+from scheduler.config.problems import ConfigError, problem_at
 from scheduler.core.errors import INTERRUPTIONS, words_of
 from scheduler.core.names import hint
 from scheduler.core.policy import Policy

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from scheduler import wire
 from scheduler.address import Address, parse_address
-from scheduler.connection import Connection, connect
+from scheduler.client.connection import Connection, connect
 from scheduler.errors import InvalidInput, Unavailable, error_from_code
 from scheduler.model_files import (
     CHUNK_BYTES,

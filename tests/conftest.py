@@ -56,13 +56,13 @@ def box(tmp_path: Path) -> Iterator[FakeBox]:
 @pytest.fixture
 def laxity(monkeypatch, capsys):
     """Runs a command line; its exit status, stdout and stderr."""
-    from scheduler import cli  # not for all tests: it imports all commands
+    from scheduler.cli.main import main  # not for all tests: it imports all commands
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["laxity", *arguments])
         monkeypatch.setenv("COLUMNS", "120")
         with pytest.raises(SystemExit) as exit_:
-            cli.main()
+            main()
         out, err = capsys.readouterr()
         return int(exit_.value.code or 0), out, err
 

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 REPLAY = """
 import sys
-from scheduler.cli import main
+from scheduler.cli.main import main
 sys.argv[1:] = ["replay", "load-1_2", "--policy", "goodput,edf,window", "--requests", "600",
                 "--no-bound", "--json", sys.argv[1]]
 main()

@@ -15,7 +15,7 @@ from replay.fleet_file import DeviceFile, FleetFile, LinkFile, ModelProfile
 from replay.readers import FORMATS
 from replay.workloads.mix import MixEntry
 from replay.workloads.processes import PROCESSES
-from scheduler.config import load_config
+from scheduler.config.box import load_config
 from workers.model_yaml import parse_model_file
 from workers.runtimes.emulated import EmulatedOptions
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scheduler.cli import app
+from scheduler.cli.main import app
 from scheduler.core.events import TargetUp
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec

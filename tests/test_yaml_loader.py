@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.experiment import PolicyChoice
-from scheduler.config import load_config
+from scheduler.config.box import load_config
 from scheduler.yaml_loader import Loader
 from workers.model_yaml import parse_model_file
 

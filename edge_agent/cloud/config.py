@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from scheduler.address import Address
-from scheduler.config import (
+from scheduler.config.box import (
     Config,
     DeviceConfig,
     DoorsConfig,
@@ -22,8 +22,8 @@ from scheduler.config import (
     SiteName,
     default_state_dir,
 )
-from scheduler.config_problems import ConfigError, problems_of, read_yaml_file
-from scheduler.config_types import ConfigPath, Count, DoorAddress, Seconds, Section, as_door
+from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
+from scheduler.config.types import ConfigPath, Count, DoorAddress, Seconds, Section, as_door
 
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -30,7 +30,7 @@ from edge_agent.run_dir import make_run_dir
 from edge_agent.watching import FileWatch
 from edge_agent.worker_arguments import worker_arguments
 from scheduler.address import Address
-from scheduler.config import ConfigError
+from scheduler.config.box import ConfigError
 from scheduler.daemon.actor import SchedulerActor
 from scheduler.daemon.logs import set_up_logging
 from scheduler.ingress.http.embedded import EmbeddedDoor

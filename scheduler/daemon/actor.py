@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from policies import DEFAULT
-from scheduler.config import (
+from scheduler.config.box import (
     Address,
     Config,
     ConfigError,

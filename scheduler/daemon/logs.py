@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-from scheduler.config import LogConfig
+from scheduler.config.box import LogConfig
 
 
 def set_up_logging(config: LogConfig) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from scheduler.config import Config, ConfigError, load_config
+from scheduler.config.box import Config, ConfigError, load_config
 from scheduler.core.policy import Policy
 from scheduler.policy_loading import check_policy, files_of
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scheduler.config_doors import TlsConfig
-from scheduler.config_problems import ConfigError, Problem
+from scheduler.config.doors import TlsConfig
+from scheduler.config.problems import ConfigError, Problem
 
 HANDSHAKE_S = 5.0
 """How long a client may take to show that it speaks TLS, and over gRPC HTTP/2."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from scheduler.call import DEFAULT_PRIORITY, infer_call
+from scheduler.client.call import DEFAULT_PRIORITY, infer_call
 from scheduler.daemon.submission import Answer
 from scheduler.errors import LaxityError, Unavailable, error_from_code
 from scheduler.ingress.native import NativeDoor

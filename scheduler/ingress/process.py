@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 import structlog
 import uvloop
 
-from scheduler.config import Config, ConfigError
+from scheduler.config.box import Config, ConfigError
 from scheduler.daemon.logs import set_up_logging
 from scheduler.errors import Unavailable
 from scheduler.ingress.oip.box import Box

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.config_cache import CacheConfig
+from scheduler.config.cache import CacheConfig
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass

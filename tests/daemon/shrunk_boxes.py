@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from replay.links import LinkEmulator, OneWay
 from scheduler.address import Address
-from scheduler.config import Config
-from scheduler.config_cloud import CloudConfig
+from scheduler.config.box import Config
+from scheduler.config.cloud import CloudConfig
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.config_cache import CacheConfig
+from scheduler.config.cache import CacheConfig
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import DTYPES, STRING, Signature, TensorSpec

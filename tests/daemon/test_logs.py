@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from scheduler.config import LogConfig
+from scheduler.config.box import LogConfig
 from scheduler.daemon.logs import set_up_logging
 
 

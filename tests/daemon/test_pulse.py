@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from policies import DEFAULT
-from scheduler.config import PolicyConfig
+from scheduler.config.box import PolicyConfig
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.hung_policy import HungPolicy
@@ -145,7 +145,7 @@ def test_only_that_very_policy_is_remembered_to_have_hung(tmp_path: Path) -> Non
 LIFE = """
 import json, sys, time
 from pathlib import Path
-from scheduler.config import Config
+from scheduler.config.box import Config
 from scheduler.daemon import pulse
 from scheduler.daemon.actor import SchedulerProcess
 pulse.LOOK_S = pulse.END_S = 0.05

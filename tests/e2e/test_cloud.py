@@ -19,7 +19,7 @@ import pytest
 import tritonclient.http as triton
 from rich.console import Console
 
-from scheduler.cli_cloud import view
+from scheduler.cli.cloud import view
 from tests.e2e.http_requests import SLOW, said
 from tests.e2e.running_agent import is_local, listening
 from tests.e2e.running_cloud import RunningCloud

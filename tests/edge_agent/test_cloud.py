@@ -22,7 +22,7 @@ from edge_agent.cloud.config import ApplicationConfig, CloudDevice, load_cloud_c
 from edge_agent.cloud.deployment import Deployment
 from edge_agent.cloud.record import Record, forget_record, read_record, record_file
 from edge_agent.cloud.replica import with_threads
-from scheduler.config import ConfigError, load_config
+from scheduler.config.box import ConfigError, load_config
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "deploy/rayservice.yaml"

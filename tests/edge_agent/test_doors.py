@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge_agent.doors import Doors
-from scheduler.config import Config
+from scheduler.config.box import Config
 from tests.waiting import PATIENCE_S
 
 

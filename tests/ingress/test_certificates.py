@@ -8,8 +8,8 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from scheduler.config_doors import TlsConfig
-from scheduler.config_problems import ConfigError
+from scheduler.config.doors import TlsConfig
+from scheduler.config.problems import ConfigError
 from scheduler.ingress.certificates import server_context
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from scheduler import Overloaded, wire
 from scheduler.address import parse_address
-from scheduler.connection import Connection, connect
+from scheduler.client.connection import Connection, connect
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, InputTensor, RemoteError
 from scheduler.encodings import jpeg
 from scheduler.encodings.text import ENCODING_EXTENSION, text_of

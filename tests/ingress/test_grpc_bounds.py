@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from scheduler.config import Config, load_config
+from scheduler.config.box import Config, load_config
 from scheduler.daemon.cloud.grpc_endpoint import GrpcEndpoint
 from scheduler.ingress.grpc import server
 from scheduler.ingress.grpc.server import GrpcServer

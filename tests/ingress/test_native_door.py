@@ -25,13 +25,13 @@ from scheduler import (
     Unauthorized,
     Unavailable,
 )
+from scheduler.client.tasks import Question
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.daemon.driver import Driver
 from scheduler.ingress import inflow, native_connection, restoring
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
-from scheduler.tasks import Question
 from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
 from scheduler.wire import PREFIX, FrameLimits, Tensors, encode
 from tests.neighbours.boxes import card

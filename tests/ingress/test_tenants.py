@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.config_problems import ConfigError
+from scheduler.config.problems import ConfigError
 from scheduler.core.limits import Limits
 from scheduler.errors import Forbidden, ModelNotFound, Overloaded, Unauthorized
 from scheduler.ingress.quotas import Quotas

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 
 from edge_agent.listening import bind
 from scheduler.address import Address
-from scheduler.config import Config
+from scheduler.config.box import Config
 from scheduler.ingress import unix_door
 from scheduler.ingress.grpc.server import GrpcServer
 from scheduler.ingress.http.server import HttpServer

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from replay import policy_trial
 from replay.conformance import CHECKS
-from scheduler.cli import app
+from scheduler.cli.main import app
 
 pytestmark = pytest.mark.no_cover
 
@@ -123,8 +123,8 @@ def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path):
         "            except Exception: pass\n"
     )
     code = (
-        "import sys; from scheduler import cli, cli_policy; cli_policy._LIMIT_S = 2.0; "
-        f"sys.argv = ['laxity', 'policy', 'test', {str(endless)!r}]; cli.main()"
+        "import sys; from scheduler.cli import main, policy; policy._LIMIT_S = 2.0; "
+        f"sys.argv = ['laxity', 'policy', 'test', {str(endless)!r}]; main.main()"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, cwd=ROOT

@@ -17,7 +17,7 @@ from replay.fleet_world import RESEND_NS, Course, Link, Tempo
 from replay.links import LOST, Delay, LinkTrace
 from replay.readers import TraceError
 from replay.simulator import Arrival, Ending, Simulator
-from scheduler.config_problems import ConfigError, read_yaml
+from scheduler.config.problems import ConfigError, read_yaml
 from scheduler.core.commands import Dispatch
 from scheduler.core.events import TargetDown, TargetUp
 from scheduler.core.offers import Offer

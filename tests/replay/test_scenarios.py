@@ -12,7 +12,7 @@ from replay.fleet import FleetError
 from replay.scenarios import FOLDER, ScenarioError, load_scenario, standard_scenarios
 from replay.sources import WorkloadSource
 from replay.workloads import Fixed, Mix
-from scheduler.config_problems import ConfigError
+from scheduler.config.problems import ConfigError
 from scheduler.core.outcomes import Outcome
 
 SCENARIOS = {scenario.name: scenario for scenario in standard_scenarios()}

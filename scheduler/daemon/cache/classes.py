@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 from blake3 import blake3
 
-from scheduler.config_cache import CacheConfig
+from scheduler.config.cache import CacheConfig
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import STRING, TensorSpec
 from scheduler.daemon.cache.entries import FORMAT

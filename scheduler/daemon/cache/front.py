@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from scheduler.config_cache import CacheConfig
+from scheduler.config.cache import CacheConfig
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.cache.central import CentralCopy
 from scheduler.daemon.cache.classes import CacheClass, CacheClasses

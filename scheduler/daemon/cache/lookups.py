@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from scheduler.config_cache import CacheConfig
+from scheduler.config.cache import CacheConfig
 from scheduler.daemon.cache.classes import CacheClasses
 from scheduler.daemon.cache.counts import Counts
 from scheduler.daemon.cache.entries import HEADER_BYTES, BadValue, Kept, unpack

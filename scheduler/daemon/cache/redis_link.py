@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from scheduler.backoff import Backoff
-from scheduler.config_cache import without_secrets
+from scheduler.config.cache import without_secrets
 from scheduler.daemon.figures import milliseconds
 
 

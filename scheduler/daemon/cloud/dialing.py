@@ -9,8 +9,8 @@ from pathlib import Path
 import aiohttp
 import grpc
 
-from scheduler.config_cloud import CloudConfig, CloudTlsConfig
-from scheduler.config_problems import ConfigError, Problem
+from scheduler.config.cloud import CloudConfig, CloudTlsConfig
+from scheduler.config.problems import ConfigError, Problem
 from scheduler.daemon.cloud.endpoint import Endpoint
 from scheduler.daemon.cloud.grpc_endpoint import GrpcEndpoint
 from scheduler.daemon.cloud.http_endpoint import HttpEndpoint

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scheduler.backoff import Backoff
-from scheduler.config_cloud import CloudConfig
+from scheduler.config.cloud import CloudConfig
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import STRING
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inference, RemoteError

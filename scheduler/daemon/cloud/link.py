@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from scheduler.backoff import Backoff
-from scheduler.config_cloud import CloudConfig
+from scheduler.config.cloud import CloudConfig
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.catalog import Catalog

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from scheduler.config_cloud import CloudConfig
+from scheduler.config.cloud import CloudConfig
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetSpec

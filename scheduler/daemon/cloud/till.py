@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from scheduler.config_cloud import CloudConfig
+from scheduler.config.cloud import CloudConfig
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import Tensors
 from scheduler.daemon.cloud.endpoint import ANSWERED, NOT_RUN, RemoteError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from scheduler import wire
-from scheduler.connection import Connection
+from scheduler.client.connection import Connection
 from workers.link import ModelCard
 
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from scheduler import wire
-from scheduler.connection import Connection
+from scheduler.client.connection import Connection
+from scheduler.client.large_calls import LARGE_BYTES
 from scheduler.errors import LaxityError
-from scheduler.large_calls import LARGE_BYTES
 
 OPEN_S = 3.0
 """How long it may take until it can be used."""

@@ -13,7 +13,7 @@ import structlog
 from scheduler import wire
 from scheduler.address import Address
 from scheduler.backoff import Backoff
-from scheduler.connection import Connection
+from scheduler.client.connection import Connection
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.neighbours.guests import Guest, Guests

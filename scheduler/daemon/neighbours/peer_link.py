@@ -12,7 +12,7 @@ import structlog
 from scheduler import wire
 from scheduler.address import parse_address
 from scheduler.backoff import Backoff
-from scheduler.connection import Connection, connect
+from scheduler.client.connection import Connection, connect
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.link import LinkListener, Ran

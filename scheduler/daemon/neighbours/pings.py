@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scheduler import wire
-from scheduler.connection import Connection
+from scheduler.client.connection import Connection
 from scheduler.daemon.ways.meter import WayMeter
 
 _SMALL, _LARGE = -1, -3

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler import wire
 from scheduler.address import Address
-from scheduler.connection import Connection, connect
+from scheduler.client.connection import Connection, connect
 from scheduler.errors import LaxityError
 
 Introduce = Callable[[Connection], wire.Header]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.connection import Connection
+from scheduler.client.connection import Connection
 from scheduler.core.commands import Dispatch
 from scheduler.daemon.ways.giving_up import is_early
 from scheduler.daemon.ways.shrinking import Shrunk

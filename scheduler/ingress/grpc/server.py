@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
-from scheduler.config import Config, TlsConfig
+from scheduler.config.box import Config, TlsConfig
 from scheduler.ingress.certificates import HANDSHAKE_S
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.health import HealthService

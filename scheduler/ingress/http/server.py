@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from socket import AF_UNIX, socket
 
-from scheduler.config import Config
+from scheduler.config.box import Config
 from scheduler.ingress.certificates import HANDSHAKE_S, load_certificate, server_context
 from scheduler.ingress.http.door import HttpDoor
 from scheduler.ingress.http.limits import HttpLimits

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from scheduler.call import Call, infer_call, question_call
-from scheduler.connection import Overhead
+from scheduler.client.call import Call, infer_call, question_call
+from scheduler.client.connection import Overhead
+from scheduler.client.exchange import Exchange
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
-from scheduler.exchange import Exchange
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.result import Result
 from scheduler.tenants import Tenant

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.call import Call
+from scheduler.client.call import Call
 from scheduler.core.outcomes import Outcome
 from scheduler.datatypes import for_model
 from scheduler.errors import InvalidInput, ModelNotFound

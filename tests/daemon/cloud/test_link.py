@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from tritonclient.grpc import service_pb2 as pb
 
-from scheduler.cli_status import status_view
+from scheduler.cli.status_view import status_view
 from scheduler.core.outcomes import Outcome
 from tests.daemon.cloud.boxes import Box, box_of, numbers
 from tests.daemon.cloud.far_server import FarServer, doubled, far_server

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from scheduler.config_cloud import CloudConfig
+from scheduler.config.cloud import CloudConfig
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.daemon.cloud.batch import SentBatch

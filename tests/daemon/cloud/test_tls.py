@@ -10,7 +10,7 @@ import grpc
 import pytest
 import trustme
 
-from scheduler.config_problems import ConfigError
+from scheduler.config.problems import ConfigError
 from tests.daemon.cloud.boxes import box_of, numbers
 from tests.daemon.cloud.far_server import far_server
 

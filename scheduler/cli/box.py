@@ -1,0 +1,62 @@
+"""What the commands that speak with a box have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from scheduler.client.sync_client import Client
+
+CONNECT_TIMEOUT_S = 2.0
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LAXITY_URL",
+        metavar="URL",
+        help="The box: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT. Default: this machine's.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+SHOWN_VALUES = 5
+Top = Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Save the outputs.")
+]
+"""How a result is shown, and where it is kept."""
+
+
+@contextmanager
+def box(url: str | None) -> Iterator[Client]:
+    """A client of the box for the time of a command."""
+    with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
+        yield client
+
+
+@contextmanager
+def screen(console: Console, *, whole: bool = False) -> Iterator[Callable[[RenderableType], None]]:
+    """Shows each view in place of the one before, or after it where nobody looks at a terminal.
+
+    Args:
+        console: Where.
+        whole: Whether the views have the whole screen.
+    """
+    if not console.is_terminal:
+        yield lambda view: console.print(view, "")
+        return
+    with Live(console=console, auto_refresh=False, screen=whole) as live:
+        yield lambda view: live.update(view, refresh=True)
+
+
+def print_json(value: Any) -> None:
+    """Prints a value for programs."""
+    print(json.dumps(value, indent=2))

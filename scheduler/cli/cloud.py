@@ -1,0 +1,242 @@
+"""`laxity cloud`: a cloud tier of one's own, on Ray Serve."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from scheduler.cli.help import COMMAND, COMMANDS, examples
+from scheduler.cli.tables import plain_table
+from scheduler.errors import LaxityError
+
+if TYPE_CHECKING:
+    from edge_agent.cloud.config import ApplicationConfig
+    from edge_agent.cloud.record import Record
+
+_LOOK_S = 0.2
+_END_S = 60.0
+"""How long the process that holds a cluster may take to end, beyond what requests are given."""
+
+app = typer.Typer(**COMMANDS)
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+ConfigFile = Annotated[
+    Path, typer.Option("--config", help="The application's YAML file, as configs/cloud.yaml.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(
+    **COMMAND,
+    epilog=examples(
+        ("laxity cloud up --config cloud.yaml", "until Ctrl-C"),
+        ("laxity cloud up --config cloud.yaml --detach", "until `laxity cloud down`"),
+        ("laxity cloud up --config cloud.yaml --address auto", "on a Ray cluster that runs"),
+    ),
+)
+def up(
+    config: ConfigFile,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once it serves.")] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A Ray cluster that runs, instead of one's own."),
+    ] = None,
+) -> None:
+    """Serve a model repository as a Ray Serve application, with replicas that come and go."""
+    settings = _load(config, address)
+    if (record := _record(settings)) is not None:
+        raise LaxityError(f"{record.name} is up already, at {record.http}")
+    if detach and settings.ray.address is None:
+        _detach(config, settings)
+    else:
+        _serve(settings, config, detach)
+
+
+@app.command(
+    **COMMAND,
+    epilog=examples(("laxity cloud down --config cloud.yaml", "what `up` has started")),
+)
+def down(config: ConfigFile, as_json: AsJson = False) -> None:
+    """End what `up` has started, and nothing else."""
+    settings = _load(config)
+    record = _record(settings)
+    if record is not None:
+        _end(record, settings)
+    if as_json:
+        print(json.dumps({"stopped": record.name if record is not None else None}))
+    else:
+        print("nothing is up" if record is None else f"{record.name} is down")
+
+
+@app.command(
+    **COMMAND,
+    epilog=examples(
+        ("laxity cloud status --config cloud.yaml", "replicas, models, addresses"),
+        ("laxity cloud status --config cloud.yaml --json | jq .replica_states", "for scripts"),
+    ),
+)
+def status(config: ConfigFile, as_json: AsJson = False) -> None:
+    """How the application is; exit status 1 if it is not up."""
+    settings = _load(config)
+    record = _record(settings)
+    if record is None:
+        raise LaxityError(f"nothing is up by {config}; start it with: laxity cloud up")
+    from edge_agent.cloud.deployment import connected, describe
+
+    with connected(record):
+        described = describe(record)
+    if as_json:
+        print(json.dumps(described, indent=2, default=str))
+    else:
+        Console().print(view(described))
+
+
+def _load(file: Path, address: str | None = None) -> ApplicationConfig:
+    """The configuration; from here on Ray may be imported."""
+    from edge_agent.cloud.config import load_cloud_config
+    from edge_agent.ray_settings import set_ray_environment
+
+    config = load_cloud_config(file)
+    if address is not None:
+        ray = config.ray.model_copy(update={"address": address})
+        config = config.model_copy(update={"ray": ray})
+    record = _record(config)
+    if record.own_ray if record is not None else config.ray.address is None:
+        set_ray_environment(config.state_dir)
+    return config
+
+
+def _record(config: ApplicationConfig) -> Record | None:
+    from edge_agent.cloud.record import read_record
+
+    return read_record(config.state_dir)
+
+
+def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
+    from edge_agent.cloud.deployment import Deployment
+    from edge_agent.terminal import DeviceBars, on_signals, wait_for_signal
+
+    stop = threading.Event()
+    on_signals(stop, stop)
+    deployment = Deployment(config, file)
+    on_signals(stop, stop)  # once more, because Ray has put its own in their place
+    try:
+        with DeviceBars(console) as bars:
+            deployment.deploy(bars.show, stop)
+        if not stop.is_set():
+            deployment.note_ready()
+            console.print(f"Listening on {deployment.record.http}")
+            console.print("[green]Ready.[/green]")
+        if leave and not stop.is_set():
+            deployment.leave()
+            return
+        wait_for_signal(stop)
+        console.print("Ending; requests that were accepted finish first.")
+    except BaseException:
+        deployment.stop()
+        raise
+    deployment.stop()
+
+
+def _detach(file: Path, config: ApplicationConfig) -> None:
+    """Has a process of its own hold the cluster, and shows what it says until it serves."""
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    log = config.state_dir / "cloud.log"
+    with log.open("w", encoding="utf-8") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler.cli", "cloud", "up", "--config", str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    with log.open(encoding="utf-8", errors="replace") as said:
+        try:
+            while process.poll() is None:
+                _show(said)
+                record = _record(config)
+                if record is not None and record.ready:
+                    _show(said)
+                    console.print(f"It goes on as process {process.pid}, and logs to {log}")
+                    return
+                time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            process.terminate()
+            _wait([process], _END_S)
+        _show(said)
+    raise LaxityError(f"the application did not come up; {log} has it all")
+
+
+def _show(said: IO[str]) -> None:
+    if text := said.read():
+        console.print(text, end="", markup=False)
+
+
+def _end(record: Record, config: ApplicationConfig) -> None:
+    process = record.process()
+    if process is None:
+        _end_elsewhere(record, config)
+        return
+    children = process.children(recursive=True)
+    process.terminate()
+    gone, left = _wait([process, *children], config.drain_s + _END_S)
+    for each in left:
+        each.kill()
+    if left:
+        console.print(f"{len(left)} of {len(gone) + len(left)} processes had to be killed")
+
+
+def _end_elsewhere(record: Record, config: ApplicationConfig) -> None:
+    """Takes the application away from another's cluster, where `up` has left it."""
+    from edge_agent.cloud.deployment import connected, take_away
+    from edge_agent.cloud.record import forget_record, record_file
+    from edge_agent.errors import AgentError
+
+    try:
+        with connected(record):
+            take_away(record)
+    except AgentError as error:
+        file = record_file(config.state_dir)
+        raise LaxityError(f"{error}; if it is gone for good, delete {file}") from None
+    forget_record(config.state_dir)
+
+
+def _wait(processes: list[Any], seconds: float) -> tuple[list[Any], list[Any]]:
+    import psutil
+
+    return psutil.wait_procs(processes, timeout=seconds)
+
+
+def view(described: dict[str, Any]) -> RenderableType:
+    """The application at a glance, from what `status` tells."""
+    states = ", ".join(f"{n} {state.lower()}" for state, n in described["replica_states"].items())
+    head = Text(described["name"], style="bold")
+    head.append(
+        f"  {described['status'].lower()} · {described['http']} · replicas: {states or 'none'}",
+        style="not bold",
+    )
+    table = plain_table("replica", "targets", "models", "held", "completed", right=("held",))
+    for replica in described["replicas"]:
+        targets = ", ".join(
+            f"{target['id']} {'up' if target['up'] else 'down'}" for target in replica["targets"]
+        )
+        table.add_row(
+            replica["replica"],
+            targets,
+            ", ".join(model["name"] for model in replica["models"]),
+            str(replica["held"]),
+            str(replica["outcomes"].get("completed", 0)),
+        )
+    parts: list[RenderableType] = [head, Text(), table]
+    if described["message"]:
+        parts.append(Text(described["message"], style="yellow"))
+    return Group(*parts)

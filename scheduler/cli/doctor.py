@@ -1,0 +1,65 @@
+"""`laxity doctor`: what may be wrong around a box, and what would be right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scheduler.cli.help import COMMAND, examples
+from scheduler.cli.inputs import InputProblem
+from scheduler.config.box import load_config
+from scheduler.config.problems import ConfigError
+from scheduler.doctor.checks import examine
+from scheduler.doctor.findings import Finding
+
+app = typer.Typer(add_completion=False)
+
+_STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
+
+
+@app.command(
+    **COMMAND,
+    epilog=examples(
+        ("laxity doctor", "the installation"),
+        ("laxity doctor --config edge.yaml", "and its folders, clouds and Redis"),
+        ("laxity doctor --json", "for scripts"),
+    ),
+)
+def doctor(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The box's configuration."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look for what may be wrong around a box; exit status 1 if something is."""
+    try:
+        settings = load_config(config)
+    except ConfigError as error:
+        raise InputProblem(str(error)) from None
+    findings = list(examine(settings))
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        console = Console(highlight=False)
+        console.print(_table(findings))
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for finding in findings:
+        style = _STYLES[finding.level]
+        table.add_row(Text(finding.level, style), finding.check, Text(finding.message))
+        if finding.remedy:
+            table.add_row("", "", Text(finding.remedy, "dim"))
+    return table

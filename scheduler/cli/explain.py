@@ -1,0 +1,164 @@
+"""`laxity explain`: why a request ended as it did."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scheduler.cli.box import AsJson, Url, box, print_json
+from scheduler.cli.help import COMMAND, examples, given
+from scheduler.cli.inputs import InputProblem
+from scheduler.cli.streams import say
+from scheduler.cli.tables import STYLES, figure, plain_table
+from scheduler.core.outcomes import Outcome
+from scheduler.errors import LaxityError
+
+if TYPE_CHECKING:
+    from replay.explaining import Brief, Tale
+
+app = typer.Typer(add_completion=False)
+
+OUTCOMES = [outcome.value for outcome in Outcome]
+
+
+@app.command(
+    name="explain",
+    **COMMAND,
+    epilog=examples(
+        ("laxity explain", "the requests that ended last, with their ids"),
+        ("laxity explain --outcome expired --model digits", "some of them"),
+        ("laxity explain 4711", "the whole life of one"),
+        ("laxity explain 4711 --journal old/journal --json", "from a copy, for scripts"),
+    ),
+)
+def explain(
+    ctx: typer.Context,
+    request: Annotated[
+        int | None,
+        typer.Argument(metavar="ID", min=1, help="The request's id.", show_default=False),
+    ] = None,
+    outcome: Annotated[
+        str | None, typer.Option(help="Without an ID: only those that ended so.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Without an ID: only those for this model.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Without an ID: how many at most.")
+    ] = 20,
+    journal: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="The journal.", show_default="the running box's"),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            help="With an ID: the life of the scheduler, as files name it.", show_default="latest"
+        ),
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what became of a request, and why, from the journal of the box that had it.
+
+    Ids count from 1 since the scheduler started. The newest events are in the journal after 0.2 s.
+    """
+    if outcome is not None and outcome not in OUTCOMES:
+        raise InputProblem(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
+    unfit = {"run"} if request is None else {"outcome", "model", "count"}
+    for name, option in given(ctx).items():
+        if name in unfit:
+            raise InputProblem(f"{option} goes {'with' if request is None else 'without'} an ID")
+    if journal is not None and "url" in given(ctx):
+        raise InputProblem("--journal names what to read, so no box is asked: leave --url out")
+    path = journal or _journal_of(url)
+    if request is None:
+        briefs = _recent(path, count, outcome, model)
+        if as_json:
+            print_json([asdict(brief) for brief in briefs])
+        elif briefs:
+            _show_recent(briefs)
+        else:
+            asked = f" for model {model!r}" if model else ""
+            say(f"the journal has no request{asked} that ended{f' {outcome}' if outcome else ''}")
+    else:
+        _show_tale(request, _tale(path, request, run), as_json)
+
+
+def _journal_of(url: str | None) -> Path:
+    with box(url) as client:
+        journal = client.status().get("journal")
+    if journal is None:
+        raise LaxityError("the box keeps no journal (journal.enabled); --journal names another one")
+    folder = Path(journal["folder"])
+    if problem := journal.get("problem"):
+        told = f"the journal {folder} can't be written: {problem}"
+        if not folder.exists():
+            raise LaxityError(told)
+        say(f"{told}; the newest events are not in it")
+    if not folder.is_dir():
+        raise LaxityError(f"the journal is on the box, in {folder}; copy it, and name --journal")
+    return folder
+
+
+def _recent(path: Path, count: int, outcome: str | None, model: str | None) -> list[Brief]:
+    from replay.explaining import recent
+    from replay.journal_files import JournalError
+
+    with Console(stderr=True).status("reading the journal"):
+        try:
+            return recent(path, count, outcome, model, say)
+        except JournalError as error:
+            raise LaxityError(str(error)) from None
+
+
+def _tale(path: Path, request: int, run: str | None) -> Tale:
+    from replay.explaining import explain
+    from replay.journal_files import JournalError
+
+    with Console(stderr=True).status("reading the journal"):
+        try:
+            return explain(path, request, run, say)
+        except JournalError as error:
+            raise LaxityError(str(error)) from None
+
+
+def _show_recent(briefs: list[Brief]) -> None:
+    figures = ("id", "budget ms", "took ms")
+    table = plain_table("id", "came", "model", *figures[1:], "outcome", "why", right=figures)
+    for brief in briefs:
+        table.add_row(
+            str(brief.id),
+            time.strftime("%H:%M:%S", time.localtime(brief.wall_ns / 1e9)),
+            brief.model,
+            figure(brief.budget_ns / 1e6),
+            figure(brief.total_ns / 1e6),
+            Text(brief.outcome, style=STYLES.get(brief.outcome, "")),
+            Text(brief.reason),
+        )
+    Console(highlight=False).print(table)
+
+
+def _show_tale(request: int, tale: Tale, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(tale))
+        return
+    console = Console(highlight=False)
+    title: Any = Text(f"request {request}", style="bold")
+    title.append(f"  run {tale.run}", style="not bold dim")
+    console.print(title)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(justify="right")
+    for step in tale.steps:
+        after = f"+{step.after_ns / 1e6:.3f} ms"
+        table.add_row(after, Text(step.what, style=STYLES.get(step.what, "bold")), Text(step.text))
+    console.print(table)
+    if tale.brief is None:
+        console.print("it has not ended, as far as the journal goes", style="yellow")

@@ -1,0 +1,55 @@
+"""`laxity models`: what a box can run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from scheduler.cli.box import AsJson, Url, box, print_json
+from scheduler.cli.help import COMMAND, examples
+from scheduler.cli.tables import models_view
+from scheduler.core.names import did_you_mean
+from scheduler.errors import ModelNotFound
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    **COMMAND,
+    epilog=examples(
+        ("laxity models", "all of them"),
+        ("laxity models digits", "one of them"),
+        ("laxity models --json | jq '.models[].name'", "for scripts"),
+    ),
+)
+def models(
+    name: Annotated[str | None, typer.Argument(help="Only this model.", show_default=False)] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a box can run: inputs, outputs, variants, and how long they take where."""
+    with box(url) as client:
+        found = client.models()
+    listed, problems = found["models"], found["problems"]
+    if name is not None:
+        listed = [model_called(name, listed)]
+        problems = [p for p in problems if p["model"].partition("/")[0] == name]
+    if as_json:
+        print_json({"models": listed, "problems": problems})
+    else:
+        Console().print(models_view(listed, problems))
+
+
+def model_called(name: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
+    """The model of that name.
+
+    Raises:
+        ModelNotFound: There is none among those; says which it may have been.
+    """
+    by_name = {model["name"]: model for model in listed}
+    if name not in by_name:
+        meant = did_you_mean(name, by_name, f"there are: {', '.join(by_name) or 'none yet'}")
+        raise ModelNotFound.unknown(name, f" ({meant})")
+    return by_name[name]

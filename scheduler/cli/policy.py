@@ -1,0 +1,207 @@
+"""`laxity policy`: is a policy of one's own lawful, and what is it worth beside others."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from statistics import fmean
+from types import FrameType
+from typing import Annotated, Any, Protocol
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from scheduler.cli.help import COMMAND, COMMANDS, examples
+from scheduler.cli.inputs import InputProblem
+from scheduler.core.errors import line_in
+from scheduler.core.policy import Policy
+from scheduler.errors import LaxityError
+
+MakePolicy = Callable[[], Policy]
+
+_LIMIT_S = 60.0
+"""For one check or scenario, which take about a second: beyond it a policy decides without end."""
+
+_AGAIN_S = 1.0
+"""After so long it is said again, where an exception could not leave, as in a `__del__`."""
+
+
+class Verdict(Protocol):
+    """What came of one check of the conformance suite."""
+
+    @property
+    def check(self) -> str:
+        """Its name."""
+
+    @property
+    def problem(self) -> str | None:
+        """What was wrong; None if nothing was."""
+
+
+class Played(Protocol):
+    """How a scenario ended under one policy."""
+
+    policy: str
+
+    def on_time_share(self) -> float | None:
+        """The share of its requests that were in time."""
+
+
+class Trial(Protocol):
+    """What a policy is put through; `replay.policy_trial` is one.
+
+    It is handed in by `scheduler.cli.main`, which is at the top: this room is below `replay`.
+    """
+
+    SCENARIOS: tuple[str, ...]
+
+    def told_of(self, text: str) -> AbstractContextManager[None]:
+        """Has stderr say so, should the policy of this name end the process inside."""
+
+    def read_policy(self, text: str) -> MakePolicy:
+        """What makes a policy; a ValueError says why there is none."""
+
+    def try_policy(self, make: MakePolicy) -> Iterator[Verdict]:
+        """The conformance suite, check by check."""
+
+    def play_policy(
+        self, label: str, make: MakePolicy, scenario: str
+    ) -> Sequence[tuple[Played, float]]:
+        """A scenario with the policy and those it is compared with; microseconds per request."""
+
+
+def policy_app(trial: Callable[[], Any]) -> typer.Typer:
+    """The commands about policies.
+
+    Args:
+        trial: Imports the `Trial`, which takes a moment.
+    """
+    app = typer.Typer(**COMMANDS)
+
+    @app.callback()
+    def _policy() -> None:
+        """Try a scheduling policy of your own."""
+
+    @app.command(
+        "test",
+        **COMMAND,
+        epilog=examples(
+            ("laxity policy test mine.py", "the only policy of a file"),
+            ("laxity policy test mine.py:Mine --json", "figures for a program"),
+            ("laxity policy test 'mine.py?depth=5&quantile=0.9'", "with options"),
+            ("laxity policy test goodput", "one of those that come with laxity"),
+        ),
+    )
+    def test(
+        name: Annotated[
+            str,
+            typer.Argument(
+                metavar="FILE[:CLASS]",
+                help="Or any name that a configuration takes; options follow a ?.",
+            ),
+        ],
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print JSON instead of tables.")
+        ] = False,
+    ) -> None:
+        """Check a policy against the laws, and play it beside others; exit status 1 if it fails."""
+        if not _test(trial(), name, as_json):
+            raise typer.Exit(1)
+
+    return app
+
+
+def _test(trial: Trial, name: str, as_json: bool) -> bool:
+    say = Console(stderr=True, highlight=False)
+    # stdout is for what came of it, not for what a policy prints
+    with redirect_stdout(sys.stderr), trial.told_of(name):
+        try:
+            make = trial.read_policy(name)
+            policy = make()
+        except ValueError as error:
+            raise InputProblem(str(error)) from None
+        label = "?".join([type(policy).__name__, *name.split("?")[1:]])
+        with say.status("the laws") as status, _ended(policy) as again:
+            verdicts = []
+            for verdict in trial.try_policy(make):
+                verdicts.append(verdict)
+                again()
+            lawful = all(verdict.problem is None for verdict in verdicts)
+            shares: dict[str, dict[str, float | None]] = {}
+            took_us: dict[str, list[float]] = {}
+            for scenario in trial.SCENARIOS if lawful else ():
+                status.update(f"scenario {scenario}")
+                played = trial.play_policy(label, make, scenario)
+                shares[scenario] = {result.policy: result.on_time_share() for result, _ in played}
+                for result, us in played:
+                    took_us.setdefault(result.policy, []).append(us)
+                again()
+    means_us = {policy: round(fmean(us), 1) for policy, us in took_us.items()}
+    if as_json:
+        checks = [{"check": v.check, "problem": v.problem} for v in verdicts]
+        figures = {"policy": label, "lawful": lawful, "checks": checks, "on_time_share": shares}
+        print(json.dumps({**figures, "us_per_request": means_us}, indent=2))
+    else:
+        _show(Console(highlight=False), label, verdicts, shares, means_us)
+    return lawful
+
+
+class _NoEnd(KeyboardInterrupt):
+    """Time is up: an interruption, as Ctrl-C is, which no failure of a policy may be taken for."""
+
+
+@contextmanager
+def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
+    """Ends what runs inside when it takes longer than `_LIMIT_S`; what is given starts anew.
+
+    Raises:
+        LaxityError: It took longer; says where the policy was.
+    """
+
+    def again() -> None:
+        signal.setitimer(signal.ITIMER_REAL, _LIMIT_S, _AGAIN_S)
+
+    def end(_number: int, frame: FrameType | None) -> None:
+        line = line_in(type(policy).__module__, frame)
+        raise _NoEnd(f", at {line}" if line else "")
+
+    before = signal.signal(signal.SIGALRM, end)
+    try:
+        again()
+        yield again
+    except _NoEnd as no_end:
+        raise LaxityError(
+            f"{type(policy).__name__} had not ended a check or a scenario after {_LIMIT_S:g} s"
+            f"{no_end}; a decision should take microseconds"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _show(
+    console: Console,
+    label: str,
+    verdicts: Sequence[Verdict],
+    shares: dict[str, dict[str, float | None]],
+    means_us: dict[str, float],
+) -> None:
+    for verdict in verdicts:
+        mark = "[green]ok[/green]  " if verdict.problem is None else "[red]FAIL[/red]"
+        console.print(f"{mark} {verdict.check}")
+        if verdict.problem is not None:
+            console.print(f"     {verdict.problem[:2000]}", markup=False)
+    if not shares:
+        console.print(f"{label} breaks a law; the scenarios were not played.", markup=False)
+        return
+    policies = list(next(iter(shares.values())))
+    table = Table("in time", *policies, box=None, header_style="bold")
+    for scenario, by_policy in shares.items():
+        cells = [by_policy.get(policy) for policy in policies]
+        table.add_row(scenario, *("" if cell is None else f"{cell:.1%}" for cell in cells))
+    table.add_row("µs per request", *(f"{means_us[policy]:,.0f}" for policy in policies))
+    console.print(table)

@@ -1,0 +1,107 @@
+"""`laxity pull`: a model from another box or a folder elsewhere into this box's repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from scheduler.cli.help import COMMAND, examples
+from scheduler.cli.inputs import InputProblem
+from scheduler.pulling import pull, source_of
+from workers.model_yaml import NAME_PATTERN
+from workers.repository import RepositoryError, load_repository
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    name="pull",
+    **COMMAND,
+    epilog=examples(
+        (
+            "laxity pull digits --from 10.0.0.7:8702",
+            "from a box; LAXITY_TOKEN is shown to it",
+        ),
+        (
+            "laxity pull digits --from https://models.example/line-3",
+            "from a folder that has digits/SHA256SUMS, made there with sha256sum",
+        ),
+        ("laxity pull digits --from s3://models/line-3", "the same, with pip install s3fs"),
+    ),
+)
+def pull_model(
+    name: Annotated[str, typer.Argument(help="The model's name.")],
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="A box's native door, or a folder: https://, s3://, gs://, ssh://, file:// …",
+        ),
+    ],
+    models: Annotated[Path, typer.Option(help="The repository to put it into.")] = Path("models"),
+    max_mb: Annotated[
+        int, typer.Option(min=1, metavar="MB", help="Larger ones are refused, in 10^6 bytes.")
+    ] = (4000),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take a model from another box or a folder elsewhere, verified by SHA-256.
+
+    It appears in the repository when all of it is there, and replaces nothing. The agent reads its
+    repository when it starts.
+    """
+    if re.fullmatch(NAME_PATTERN, name) is None or name.startswith("."):
+        raise InputProblem(f"{name!r} is no model name; names match {NAME_PATTERN}")
+    if not models.is_dir():
+        raise InputProblem(f"--models {models}: there is no such folder")
+    try:
+        found = source_of(source, name, os.environ.get("LAXITY_TOKEN"))
+        with _progress() as tell:
+            most_bytes = max_mb * 10**6
+            fresh = pull(found, models, name, most_bytes, lambda root: _problem(root, name), tell)
+    except OSError as error:
+        print(f"laxity: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    place = str(models / name)
+    if as_json:
+        print(json.dumps({"model": name, "folder": place, "fresh": fresh}, indent=2))
+    else:
+        print(f"{place} is there" + ("" if fresh else " already, with the same files"))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int], None]]:
+    """Shows on a terminal how much of which file has come."""
+    columns = TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn()
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(path: str, size: int) -> None:
+            if path not in tasks:
+                tasks[path] = bars.add_task(path, total=None)
+            bars.update(tasks[path], completed=size)
+
+        yield tell
+
+
+def _problem(root: Path, name: str) -> str | None:
+    """What the repository's reader finds wrong with a model, if anything."""
+    try:
+        repository = load_repository(root)
+    except RepositoryError as error:
+        return str(error)
+    if name in repository.models:
+        return None
+    return "; ".join(problem.reason for problem in repository.problems) or "it has no model file"

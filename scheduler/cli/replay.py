@@ -1,0 +1,365 @@
+"""`laxity replay`: play a workload, a trace, a journal or a scenario with several policies."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from scheduler.cli.help import COMMAND, examples, given
+from scheduler.cli.inputs import InputProblem, check_places
+from scheduler.cli.played import Files, give
+from scheduler.cli.streams import say
+from scheduler.config.problems import ConfigError
+from scheduler.errors import LaxityError
+
+if TYPE_CHECKING:
+    from replay.experiment import Experiment, PolicyChoice
+    from replay.results import RunResult
+
+replay_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+Policies = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="A,B",
+        help="Policies to play with; options follow a ?, as in goodput?quantile=0.99.",
+    ),
+]
+
+
+@replay_app.command(
+    "replay",
+    **COMMAND,
+    epilog=examples(
+        ("laxity replay scenarios --policy goodput,edf", "the standard scenarios"),
+        ("laxity replay load-1_2 --policy goodput,edf --compare goodput,edf", "one of them"),
+        ("laxity replay work.yaml --fleet fleet.yaml --load 0.5,1,2 --report r.html", "your own"),
+        ("laxity replay trace.csv.gz --fleet live --slice 0:600", "a trace, on this box's profile"),
+        ("laxity replay journal/ --policy goodput,edf", "what if yesterday had been edf's"),
+        ("laxity replay journal/ --verify", "does the core still say the same?"),
+        ("laxity replay work.yaml --against live", "send it to the running box"),
+    ),
+)
+def replay(
+    ctx: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="`scenarios`, the name of one, a workload or scenario (YAML), a trace in any "
+            "known format, or the folder of a journal."
+        ),
+    ],
+    policy: Policies = "goodput,edf,fcfs",
+    against: Annotated[str, typer.Option(metavar="sim|live", help="What to play against.")] = "sim",
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|live|URL",
+            help="The targets: a fleet (YAML), a table of profiles (CSV), a journal's, or a "
+            "running box.",
+            show_default="the source's own, else `live`",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Play with so many seeds.")] = 1,
+    load: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X,Y",
+            help="Shares of the fleet's capacity: 0.8, or 0.5,1,2 for a chart over load.",
+            show_default="the workload's own",
+        ),
+    ] = None,
+    rate_scale: Annotated[
+        float, typer.Option(min=0.001, metavar="X", help="Multiplies a trace's rate.")
+    ] = 1.0,
+    speed: Annotated[
+        float, typer.Option(min=0.001, metavar="X", help="Plays a trace so much faster.")
+    ] = 1.0,
+    slice_: Annotated[
+        str | None,
+        typer.Option("--slice", metavar="FROM:TO", help="Only these seconds of a trace."),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="The format of a trace.",
+            show_default="its first line tells",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The model that a trace's requests are for.",
+            show_default="the first by name",
+        ),
+    ] = None,
+    deadline_ms: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="MS", help="Their deadline, in place of the trace's own."),
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Play so many at most.")
+    ] = None,
+    only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes that play, or send to a running box.")
+    ] = 1,
+    bound: Annotated[bool, typer.Option(help="Compute what a clairvoyant could do.")] = True,
+    compare: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Differences A - B, paired over the seeds.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")
+    ] = None,
+    full: Annotated[
+        Path | None, typer.Option("--full", metavar="FILE", help="Write all that is known as JSON.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a report in one file.")
+    ] = None,
+    chart: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw what is on time over the loads.")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Play a journal through the core again, and demand the same commands."
+        ),
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LAXITY_URL",
+            metavar="URL",
+            help="The box: with --against live, or for its targets.",
+        ),
+    ] = None,
+) -> None:
+    """Play requests with several policies, and see which one keeps the most deadlines."""
+    with _plain_errors():
+        if verify:
+            _refuse(ctx, set(given(ctx)) - {"source", "verify"}, "--verify plays nothing")
+            raise typer.Exit(_verify(Path(source)))
+        from replay.planning import Ask, plan
+        from replay.witness import witnessed
+
+        check_places(json_file, full, report, chart, read=(source, fleet))
+        if _is_live(against):
+            _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
+        ask = Ask(
+            source, fleet, None, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
+            only, bound, url,
+        )  # fmt: skip
+        asked = [replace(ask, load=share) for share in _loads(load)]
+        experiments = [each for one in asked for each in plan(one, live=_is_live(against))]
+        _check_chart(chart, experiments)
+        if _is_live(against):
+            results, lost = _play_live(experiments, url, seeds, jobs)
+        else:
+            with witnessed():
+                choices = _choices(policy, compare)
+                results, lost = _simulate(experiments, choices, seeds, jobs)
+            compare = _played_pair(results, compare)
+    give(results, _pair(compare) or None, Files(json_file, full, report, chart))
+    if lost is not None:
+        with _plain_errors():
+            raise lost
+
+
+# -- playing
+
+
+def _simulate(
+    experiments: list[Experiment], choices: list[PolicyChoice], seeds: int, jobs: int
+) -> tuple[list[RunResult], BaseException | None]:
+    """What came of each; and why not all were played to the end."""
+    from replay.experiment import run_all
+    from replay.headway import watched
+
+    results: list[RunResult] = []
+    faults: list[str] = []
+    lost: BaseException | None = None
+    with watched(), _progress(len(experiments) * seeds) as advance:
+
+        def done(some: list[RunResult]) -> None:
+            results.extend(some)
+            advance()
+
+        try:
+            run_all(experiments, choices, range(1, seeds + 1), jobs, done, faults.append)
+        except (LaxityError, ValueError, OSError, KeyboardInterrupt) as error:
+            lost = error
+    for fault in faults:
+        say(fault)
+    lost = lost or (typer.Exit(2) if faults else None)
+    if lost is not None and not results:
+        raise lost
+    order = {(each.name, each.load): place for place, each in enumerate(experiments)}
+    results.sort(key=lambda result: (order[result.scenario, result.load], result.seed))
+    return results, lost
+
+
+def _play_live(
+    experiments: list[Experiment], url: str | None, seeds: int, jobs: int
+) -> tuple[list[RunResult], BaseException | None]:
+    """What came of each; and why not all were played: the box was gone after some, or Ctrl-C."""
+    from replay.live_experiment import Interrupted, play_experiment
+
+    results: list[RunResult] = []
+    with _progress(len(experiments) * seeds) as advance:
+        for experiment in experiments:
+            for seed in range(1, seeds + 1):
+                try:
+                    result, warnings = play_experiment(experiment, seed, url, jobs)
+                except (LaxityError, KeyboardInterrupt) as error:
+                    if isinstance(error, Interrupted):
+                        results.append(error.result)
+                    if not results:
+                        raise
+                    return results, error
+                for warning in warnings:
+                    say(warning)
+                results.append(result)
+                advance()
+    return results, None
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = "playing", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _verify(path: Path) -> int:
+    from replay.journal import verify
+
+    verdicts = verify(path, say)
+    for verdict in verdicts:
+        print(
+            f"run {verdict.run}: {verdict.events:,} events, {verdict.commands:,} commands and "
+            f"{verdict.requests:,} requests the same"
+        )
+        if verdict.difference is not None:
+            print(verdict.difference)
+        elif verdict.unverified is not None:
+            print(f"  not verified any further: {verdict.unverified}")
+    if not any(verdict.events for verdict in verdicts):
+        print("nothing could be verified")
+        return 1
+    return int(any(verdict.difference is not None for verdict in verdicts))
+
+
+# -- what was asked for
+
+
+def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
+    from replay.experiment import PolicyChoice
+
+    names = [name for name in _listed(policy) if name]
+    names += [name for name in _pair(compare) if name not in names]
+    if not names:
+        raise InputProblem("--policy names no policy")
+    return [PolicyChoice.parse(name) for name in dict.fromkeys(names)]
+
+
+def _played_pair(results: list[RunResult], compare: str | None) -> str | None:
+    """What to compare, unless a policy of it failed wherever it was played."""
+    played = {result.policy for result in results}
+    return compare if played.issuperset(_pair(compare)) else None
+
+
+def _loads(text: str | None) -> list[float | None]:
+    """What to play at; None is the workload's own."""
+    if text is None:
+        return [None]
+    try:
+        found = [float(each) for each in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0.001 <= load < math.inf for load in found):
+        raise InputProblem(f"--load takes numbers from 0.001, such as 0.8 or 0.5,1,2, not {text!r}")
+    return list(dict.fromkeys(found))
+
+
+def _check_chart(chart: Path | None, experiments: list[Experiment]) -> None:
+    from replay.report import Case, sweeps
+
+    if chart is not None and not sweeps(Case(each.name, each.load) for each in experiments):
+        raise InputProblem("--chart is drawn over load: give it several, such as --load 0.5,1,2")
+
+
+def _listed(text: str) -> list[str]:
+    """What stands between commas; those in the brackets of an option are its own."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _pair(compare: str | None) -> tuple[str, str] | tuple[()]:
+    if not compare:
+        return ()
+    pair = _listed(compare)
+    if len(pair) != 2:
+        raise InputProblem(f"--compare takes two policies, A,B, not {compare!r}")
+    return pair[0], pair[1]
+
+
+def _refuse(ctx: typer.Context, names: set[str], why: str) -> None:
+    """Makes sure that none of these options was given."""
+    options = [option for name, option in given(ctx).items() if name in names]
+    if options:
+        raise InputProblem(f"{why}: leave out {', '.join(options)}")
+
+
+def _is_live(against: str) -> bool:
+    if against not in ("sim", "live"):
+        raise InputProblem(f"--against is sim or live, not {against!r}")
+    return against == "live"
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Says what is wrong with an input as one line, and ends with status 2."""
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        # A source is read more than once, and says the same each time.
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_: say_once(str(message))
+    try:
+        yield
+    except ConfigError as error:
+        raise InputProblem(str(error)) from None
+    except LaxityError:
+        raise
+    except OverflowError as error:
+        raise InputProblem(f"a number is too large to be played with: {error}") from None
+    except (ValueError, OSError) as error:
+        raise InputProblem(str(error)) from None

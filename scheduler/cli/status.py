@@ -1,0 +1,74 @@
+"""`laxity status`: how a box is, once or again and again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from scheduler.cli.box import AsJson, Url, box, print_json, screen
+from scheduler.cli.help import COMMAND, examples, given
+from scheduler.cli.inputs import InputProblem
+from scheduler.cli.status_view import status_view
+from scheduler.client.sync_client import Client
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    **COMMAND,
+    epilog=examples(
+        ("laxity status", "targets, queues, outcomes"),
+        ("laxity status --watch", "again every second, with rates"),
+        ("laxity status --json | jq .outcomes", "for scripts"),
+        ("laxity status --url tcp://10.0.0.7:8702", "another box"),
+    ),
+)
+def status(
+    ctx: typer.Context,
+    url: Url = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="S", help="Seconds between looks, with --watch.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """How a box is: its targets, its queues, and how requests ended."""
+    if not watch and "interval" in given(ctx):
+        raise InputProblem("--interval goes with --watch")
+    with box(url) as client:
+        if watch:
+            _watch(client, interval, as_json)
+        elif as_json:
+            print_json(client.status())
+        else:
+            Console().print(status_view(client.status()))
+
+
+def _watch(client: Client, interval: float, as_json: bool) -> None:
+    try:
+        if as_json:
+            while True:
+                print(json.dumps(client.status()), flush=True)
+                time.sleep(interval)
+        with screen(Console()) as show:
+            before: Mapping[str, Any] | None = None
+            while True:
+                now = client.status()
+                show(status_view(now, before and _rates(before, now)))
+                before = now
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return
+
+
+def _rates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, float]:
+    seconds = now["uptime_s"] - before["uptime_s"]
+    if seconds <= 0:  # The scheduler was restarted meanwhile.
+        return {}
+    counts = before["outcomes"]
+    return {name: (n - counts.get(name, 0)) / seconds for name, n in now["outcomes"].items()}

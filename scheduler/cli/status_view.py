@@ -1,0 +1,283 @@
+"""What `laxity status` shows: a box at a glance, from its own answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from scheduler.cli.tables import (
+    STYLES,
+    Answer,
+    duration,
+    figure,
+    percent,
+    plain_table,
+    policy_text,
+)
+from scheduler.core.outcomes import Outcome
+
+MEANINGS = {
+    "completed": "in time",
+    "late": "after the deadline, and wanted all the same",
+    "infeasible": "refused: no target could meet the deadline",
+    "overloaded": "refused: a limit was reached",
+    "expired": "admitted, and the deadline passed",
+    "cancelled": "the caller went away",
+    "unavailable": "no target was up",
+    "failed": "the runtime failed it",
+}
+
+
+def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
+    """A box at a glance.
+
+    Args:
+        status: Its answer.
+        rates: Requests per second by outcome since the last look; None on the first.
+    """
+    parts: list[RenderableType] = [headline(status)]
+    if listening := status.get("listening"):
+        parts.append(Text(f"at {', '.join(listening)}", "dim"))
+    if failed := status.get("policy_problem"):
+        told = (
+            "The configured policy has failed, and is asked again when the configuration is saved"
+        )
+        parts.append(Text(f"{told}: {failed}", "red"))
+    parts += [
+        Text(f"Changed, and not taken over: {change}", "yellow")
+        for change in status.get("not_taken_over", ())
+    ]
+    if (journal := status.get("journal")) and (journal.get("problem") or journal.get("dropped")):
+        parts.append(_journal(journal))
+    parts += [Text(), _targets(status)]
+    if ways := [t for t in status.get("targets", []) if t.get("way", {}).get("round_trip_ms")]:
+        parts += [Text(), _ways(ways)]
+    if spending := [t for t in status.get("targets", []) if _has_spent(t.get("spending", {}))]:
+        parts += [Text(), _spending(spending)]
+    if neighbours := status.get("neighbours"):
+        parts += [Text(), *_members(neighbours, status.get("targets", []))]
+    if queues := [queue for queue in status.get("queues", []) if queue["requests"]]:
+        parts += [Text(), _queues(queues)]
+    parts += [Text(), _outcomes(status.get("outcomes", {}), rates)]
+    if cache := status.get("cache"):
+        parts += [Text(), _cache(cache)]
+    if (durable := status.get("durable")) and (durable["waiting"] or durable["problem"]):
+        parts += [Text(), _durable(durable)]
+    return Group(*parts)
+
+
+def headline(status: Answer) -> Text:
+    """Which box it is and how it is, in a line."""
+    facts = [
+        f"laxity {status.get('version', '')}".strip(),
+        f"pid {status.get('pid', '?')}",
+        f"up {duration(status.get('uptime_s', 0))}",
+        f"policy {policy_text(status.get('policy', {}))}",
+        f"{status.get('held', 0)} held",
+    ]
+    line = Text(str(status.get("site", "?")), style="bold")
+    line.append("  " + " · ".join(facts), style="not bold")
+    if status.get("draining"):
+        line.append("  draining: it takes no new requests", style="bold yellow")
+    return line
+
+
+def _journal(journal: Answer) -> Text:
+    """What keeps the journal from being written, and what is missing in it."""
+    missing = f"{journal['dropped']:,} events are missing in it" if journal.get("dropped") else ""
+    if not journal.get("problem"):
+        return Text(f"The journal {journal['folder']} is written again: {missing}", "yellow")
+    told = f"The journal {journal['folder']} can't be written: {journal['problem']}"
+    return Text(told + (f"; {missing}" if missing else ""), "red")
+
+
+def _durable(durable: Answer) -> Text:
+    line = Text(f"{durable['waiting']} durable tasks, {durable['running']} of them with a target")
+    if durable["problem"] is not None:
+        line.append(f"  {durable['problem']}", style="red")
+    return line
+
+
+def _targets(status: Answer) -> RenderableType:
+    targets = status.get("targets", [])
+    if not targets:
+        return Text("No targets yet.", style="dim")
+    metered = any(target.get("energy") for target in targets)
+    energy = ("joules", "cost") if metered else ()
+    figures = ("runs", "pid", *energy)
+    table = plain_table("target", "state", *figures, "what", right=figures)
+    for target in targets:
+        progress = target.get("progress", {})
+        ready = progress.get("text") == "ready"
+        breaker = target.get("breaker", {})
+        style, word = ("green", "up") if target["up"] else ("red", "down")
+        what = (
+            _readiness(target, status.get("quantile")) if ready else str(progress.get("text", ""))
+        )
+        if ready and not target["up"] and "way" not in target:
+            what = "ready, but it has no model that it can run"
+        if breaker.get("state") == "open":
+            style, word, what = "yellow", "not used", f"tried again by itself: {breaker['reason']}"
+        elif not ready and progress.get("total"):
+            what += f"  {progress['done']}/{progress['total']}"
+        table.add_row(
+            target["id"],
+            Text(word, style=style),
+            str(target.get("runs", "")),
+            str(target.get("pid") or ""),
+            *(_energy(target) if metered else ()),
+            Text(what, style="" if ready and style == "green" else "yellow"),
+        )
+    return table
+
+
+def _energy(target: Answer) -> tuple[str, str]:
+    """What a target drew for its batches, and what that cost; nothing is told of clouds."""
+    energy = target.get("energy")
+    if energy is None:
+        return "" if "way" in target else "unknown", ""
+    priced = target.get("costs", {}).get("cost_per_kwh")
+    return figure(energy["joules"]), f"{energy['cost']:.3g}" if priced else ""
+
+
+def _ways(targets: Sequence[Answer]) -> Table:
+    """What lies between the box and the targets beyond it: clouds and other boxes."""
+    figures = ("at once", "round trip", "jitter", "lost", "Mbit/s")
+    table = plain_table("way to", "breaker", *figures, right=figures)
+    for target in targets:
+        way, state = target["way"], target.get("breaker", {}).get("state", "")
+        mbps = way["bandwidth_mbps"]
+        table.add_row(
+            target["id"],
+            Text(state, style="" if state in ("closed", "") else "bold yellow"),
+            str(target.get("limit", "")),
+            f"{figure(way['round_trip_ms'])} ms",
+            f"{figure(way['jitter_ms'])} ms",
+            percent(way["loss"]),
+            "" if mbps is None else figure(mbps),
+        )
+    return table
+
+
+def _has_spent(spending: Answer) -> bool:
+    """Since the start or, as far as a budget still counts it, before."""
+    return bool(spending.get("spent")) or any(b["spent"] for b in spending.get("budgets", ()))
+
+
+def _spending(targets: Sequence[Answer]) -> Table:
+    """What clouds have cost since the start, and how much of their budgets that is."""
+    table = plain_table("cloud", "spent", "budget", "used of it", right=("spent", "used of it"))
+    for target in targets:
+        spending = target["spending"]
+        cells = [target["id"], figure(spending["spent"])]
+        for budget in spending["budgets"]:
+            seconds, spent, limit = budget["seconds"], budget["spent"], budget["limit"]
+            span = {3_600: "hour", 86_400: "day"}.get(seconds, duration(seconds))
+            used = Text(f"{figure(spent)}, {percent(spent / limit)}")
+            used.stylize("bold yellow" if spent >= 0.9 * limit else "")
+            table.add_row(*cells, f"{limit:g} in any {span}", used)
+            cells = ["", ""]
+        if cells[0]:
+            table.add_row(*cells, "none", "")
+    return table
+
+
+def _readiness(target: Answer, quantile: float | None) -> str:
+    """Ready, and how well the quantile was kept that the policy counts on.
+
+    A box that does not say which one that is may have had policies that counted on others.
+    """
+    for each in reversed(target.get("calibration", ())):
+        if each["batches"] and quantile in (None, each["promised"]):
+            kept = each["kept"] / each["batches"]
+            return f"ready; {percent(kept)} within the {each['promised'] * 100:g}% predicted"
+    return "ready"
+
+
+def _cache(cache: Answer) -> Text:
+    """What the result cache answered; the outcomes above are those of requests beyond it."""
+    hits, skipped = cache["hits"], cache["skipped"]
+    found, asked = sum(hits.values()), sum(hits.values()) + cache["misses"]
+    line = Text("cache", style="bold")
+    share = f" ({percent(found / asked)})" if asked else ""
+    facts = [f"{found:,} hits{share}"]
+    facts += [f"{count:,} {name}" for name, count in hits.items() if count]
+    facts += [f"{cache['misses']:,} misses", f"{cache['stale']:,} stale"]
+    facts += [f"{count:,} skipped for {why}" for why, count in skipped.items() if count]
+    facts.append(f"{cache['entries']:,} kept in {cache['bytes'] / 1e6:.1f} MB")
+    line.append("  " + " · ".join(facts), style="not bold")
+    for name in ("redis", "central"):
+        if link := cache[name]:
+            line.append(f"\n{name}  ", style="bold")
+            how = f"up, p95 {figure(link['p95_ms'])} ms" if link["open"] else link["problem"]
+            style = "not bold green" if link["open"] else "not bold red"
+            line.append(f"{link['url']} · ", style="not bold").append(how, style=style)
+    return line
+
+
+_MEMBER_STATES = {
+    "suspected": "suspected: silent, is sent nothing",
+    "gone": "gone: silent for long, is called again and again",
+    "left": "left: it was stopped",
+}
+
+
+def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[RenderableType]:
+    """The other boxes of the site, and what was sent there."""
+    if neighbours["alone"]:
+        alone = "No other box is heard: this one serves its own callers alone, and tries again."
+        yield Text(alone, style="bold yellow")
+    if not neighbours["members"]:
+        return
+    known = {target["id"]: target for target in targets}
+    figures = ("heard", "room", "forwarded", "refused")
+    table = plain_table("box", "state", *figures, "address", right=figures)
+    for member in neighbours["members"]:
+        heard_s, peer = member["heard_s"], known.get(member["name"], {})
+        room = [row["room"] for row in peer.get("reported", ())]
+        table.add_row(
+            member["name"],
+            Text(
+                _MEMBER_STATES.get(member["state"], member["state"]),
+                style="green" if member["state"] == "up" else "yellow",
+            ),
+            "never" if heard_s is None else f"{duration(heard_s)} ago",
+            f"{max(room):,}" if room else "",
+            f"{peer.get('forwarded', 0):,}",
+            f"{peer.get('refused', 0):,}",
+            Text(member["address"], overflow="fold"),
+        )
+    yield table
+
+
+def _queues(queues: Sequence[Answer]) -> Table:
+    table = plain_table("queue", "variant", "waiting", right=("waiting",))
+    for queue in queues:
+        table.add_row(queue["model"], queue["variant"] or "any", f"{queue['requests']:,}")
+    return table
+
+
+def _outcomes(outcomes: Answer, rates: Answer | None) -> RenderableType:
+    total = sum(outcomes.values())
+    if not total:
+        return Text("No request has ended yet.", style="dim")
+    columns = ["outcome", "requests", "share", "per second", "meaning"]
+    if rates is None:
+        columns.remove("per second")
+    table = plain_table(*columns, right=("requests", "share", "per second"))
+    for outcome in Outcome:
+        count = outcomes.get(outcome.value, 0)
+        if count:
+            cells: list[RenderableType] = [
+                Text(outcome.value, style=STYLES.get(outcome.value, "")),
+                f"{count:,}",
+                percent(count / total),
+                Text(MEANINGS[outcome.value], style="dim"),
+            ]
+            if rates is not None:
+                cells.insert(3, f"{rates.get(outcome.value, 0.0):,.1f}")
+            table.add_row(*cells)
+    return table

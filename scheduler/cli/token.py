@@ -1,0 +1,34 @@
+"""`laxity token`: a fresh token, and what a box keeps of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.help import COMMAND, examples
+from scheduler.tenants import hash_of, new_token
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    **COMMAND,
+    epilog=examples(
+        ("laxity token", "the token for the caller, the hash for tenants_file or token_file"),
+    ),
+)
+def token(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make a token of 256 random bits.
+
+    The box is given the hash alone. For a rotation put the hash of the new token beside the old
+    one, give the caller the new token, then take the old hash out; nothing has to be restarted.
+    """
+    made = new_token()
+    if as_json:
+        print(json.dumps({"token": made, "hash": hash_of(made)}, indent=2))
+    else:
+        print(f"token  {made}\nhash   {hash_of(made)}")

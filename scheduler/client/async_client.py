@@ -1,0 +1,359 @@
+"""The Python API for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from scheduler.address import default_url, parse_address
+from scheduler.client.call import (
+    DEFAULT_PRIORITY,
+    Options,
+    infer_call,
+    milliseconds,
+    no_task_id,
+)
+from scheduler.client.exchange import Exchange
+from scheduler.client.frames import async_results, check_map
+from scheduler.client.input_names import InputNames
+from scheduler.client.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
+from scheduler.errors import InvalidInput, LaxityError
+from scheduler.result import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 10.0
+CONCURRENCY = 64
+
+
+class AsyncFuture(asyncio.Future[Any]):
+    """What `AsyncClient.submit` returns; cancelling it cancels the request on the box."""
+
+    def __init__(self, client: AsyncClient, exchange: Exchange, call_id: int) -> None:
+        """Belongs to one call of a client's exchange."""
+        super().__init__(loop=exchange.loop)
+        self._client = client  # else it closed once its caller let go of it, and this was cancelled
+        self._exchange = exchange
+        self._call_id = call_id
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancels the request; False when it has already ended."""
+        if not super().cancel(msg):
+            return False
+        self._exchange.cancel(self._call_id)
+        return True
+
+
+class AsyncClient:
+    """A connection to a laxity daemon, for use in one event loop.
+
+    It connects on entering `async with`, or with the first request; a lost connection is
+    opened again and what was in flight is sent again while its budget remains.
+
+    Input arrays are not copied: do not change one before its result is there.
+
+    It closes at the end of `async with`, by `close`, or once nobody holds it or a future of it any
+    more.
+    """
+
+    def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
+        """Does not connect yet.
+
+        Args:
+            url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
+                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the file
+                of the CA, and `LAXITY_CERT` and `LAXITY_KEY` those of the client's own certificate
+                where the box asks for one.
+            token: The daemon's token; the default is `LAXITY_TOKEN`.
+
+        Raises:
+            AddressError: The URL is none of these.
+        """
+        self.url = url or default_url()
+        parse_address(self.url)
+        self._token = token or os.environ.get("LAXITY_TOKEN")
+        self._ids = count(1)
+        self._exchange: Exchange | None = None
+        self._input_names = InputNames()
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.url!r})"
+
+    def __reduce__(self) -> Any:
+        """No copy in another process would have the connection.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a client can't be pickled: make one in each process")
+
+    async def __aenter__(self) -> AsyncClient:
+        """Connects within 5 seconds."""
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes."""
+        await self.close()
+
+    def exchange(self) -> Exchange:
+        """What carries the calls; bound to the running loop by the first use.
+
+        Raises:
+            RuntimeError: The client is closed, or was first used in another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._exchange is None:
+            self._exchange = Exchange(loop, self.url, self._token)
+            weakref.finalize(self, _let_go, self._exchange).atexit = False
+        if self._exchange.closed:
+            raise RuntimeError("the client is closed")
+        if self._exchange.loop is not loop:
+            raise RuntimeError(
+                "this client was first used in another event loop, and belongs to it: make one in "
+                "each, such as with `async with AsyncClient() as client` inside of asyncio.run"
+            )
+        return self._exchange
+
+    async def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Keeps trying to connect for `timeout_s`.
+
+        Raises:
+            Unavailable: No daemon answered there.
+            Unauthorized: The token is missing or wrong.
+            ProtocolError: It speaks another version, or it is no laxity daemon.
+        """
+        await self.exchange().connect(timeout_s)
+
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+        exact: bool = False,
+        durable: Literal[False] = False,
+    ) -> asyncio.Future[Result]: ...
+
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        durable: Literal[True],
+        id: str | None = None,
+    ) -> Coroutine[Any, Any, AsyncTask]: ...
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+        exact: bool = False,
+        durable: bool = False,
+        id: str | None = None,
+    ) -> asyncio.Future[Result] | Coroutine[Any, Any, AsyncTask]:
+        """Sends a request; the deadline counts from this call.
+
+        Args and errors are those of `scheduler.Client.submit`. A durable task is to be awaited: it
+        is there once it is on the disk of the box.
+        """
+        exchange = self.exchange()
+        if deadline_s is not None:
+            deadline_ms = milliseconds(deadline_s, deadline_ms, durable)
+        if durable:
+            options = (deadline_ms, variant, priority, weight, accept_late)
+            return self._submit_task(accept_plan(id, model, inputs, *options))
+        no_task_id(id)
+        call_id = next(self._ids)
+        future = AsyncFuture(self, exchange, call_id)
+        exchange.start(
+            infer_call(
+                call_id,
+                future,
+                model,
+                inputs,
+                deadline_ms,
+                variant=variant,
+                priority=priority,
+                weight=weight,
+                accept_late=accept_late,
+                exact=exact,
+            )
+        )
+        return future
+
+    async def _submit_task(self, plan: Plan) -> AsyncTask:
+        return AsyncTask(self, await self.carry_out(plan))
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        **options: Unpack[Options],
+    ) -> Result:
+        """Sends a request and waits for its result; options are those of `submit`."""
+        submit: Callable[..., Any] = self.submit
+        answer = await submit(model, inputs, deadline_ms=deadline_ms, **options)
+        result: Result = await answer.result() if isinstance(answer, AsyncTask) else answer
+        return result
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any] | AsyncIterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> AsyncIterator[Result]: ...
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any] | AsyncIterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool,
+        **options: Unpack[Options],
+    ) -> AsyncIterator[Result | Exception]: ...
+
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any] | AsyncIterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool = False,
+        **options: Unpack[Options],
+    ) -> AsyncIterator[Result | Exception]:
+        """Results of many frames, in order; see `scheduler.Client.map`.
+
+        Frames may come from an asynchronous iterable; while one is waited for, results are told.
+        """
+        check_map(frames, concurrency)
+        ask: Callable[..., Any] = self.infer if options.get("durable") else self.submit
+
+        async def send(frame: Any) -> asyncio.Future[Any]:
+            inputs = frame
+            if not isinstance(frame, Mapping):
+                inputs = {await self._input_name(model): frame}
+            future: asyncio.Future[Any]
+            try:
+                answer = ask(model, inputs, deadline_ms=deadline_ms, **options)
+                future = asyncio.ensure_future(answer)
+            except InvalidInput as error:  # Told in its turn, after the frames before it.
+                future = asyncio.get_running_loop().create_future()
+                future.set_exception(error)
+            return future
+
+        return async_results(frames, send, concurrency, return_exceptions)
+
+    async def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """The models of the box, by name; docs/protocol.md has their fields."""
+        models: dict[str, Any] = await self._ask("models", timeout_s)
+        return models
+
+    async def status(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """How the box is."""
+        status: dict[str, Any] = await self._ask("status", timeout_s)
+        return status
+
+    async def statistics(self, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
+        """How the requests for each variant ended since the box started."""
+        counted: list[dict[str, Any]] = await self._ask("statistics", timeout_s)
+        return counted
+
+    def task(self, id: str) -> AsyncTask:
+        """A durable task that was submitted earlier; see `scheduler.Client.task`."""
+        return AsyncTask(self, id)
+
+    async def tasks(self, count: int = 100, before: str | None = None) -> dict[str, Any]:
+        """The durable tasks of this caller; see `scheduler.Client.tasks`."""
+        answer: dict[str, Any] = await self.carry_out(tasks_plan(count, before))
+        return answer
+
+    async def carry_out(self, plan: Plan) -> Any:
+        """Asks what a plan wants to know, and gives what came of it."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = await self._take(step)
+                except LaxityError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    async def _take(self, step: Question | TaskRequest | float) -> Any:
+        if isinstance(step, float):
+            return await asyncio.sleep(step)
+        exchange = self.exchange()
+        call_id = next(self._ids)
+        future = AsyncFuture(self, exchange, call_id)
+        exchange.start(step.call(call_id, future))
+        return await future
+
+    async def close(self) -> None:
+        """Cancels what is in flight and closes the connection.
+
+        Raises:
+            RuntimeError: The client was first used in another event loop.
+        """
+        if self._exchange is None:
+            return
+        if not self._exchange.closed:
+            self.exchange().close()
+        await self._exchange.wait_closed()
+
+    async def _ask(self, kind: str, timeout_s: float) -> Any:
+        return await self._take(Question(kind, timeout_s=timeout_s))
+
+    async def _input_name(self, model: str) -> str:
+        name = self._input_names.known(model, self.exchange().losses)
+        return name or self._input_names.learn(model, await self.models())
+
+
+def _let_go(exchange: Exchange) -> None:
+    """From any thread: a client is collected wherever its last reference ends."""
+    with contextlib.suppress(RuntimeError):  # a loop that is closed has let go by itself
+        exchange.loop.call_soon_threadsafe(exchange.close)

@@ -1,0 +1,121 @@
+"""Getting a connection to the daemon, again and again but not too often."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from scheduler import wire
+from scheduler.address import parse_address
+from scheduler.backoff import Backoff
+from scheduler.client.connection import Connection, connect
+from scheduler.errors import LaxityError, ProtocolError, Unauthorized, Unavailable
+
+_FIRST_DELAY_NS = 5_000_000
+_LONGEST_DELAY_NS = 250_000_000
+
+_ASLEEP = "is edge_agent running?"
+_OTHERS = (
+    "only the user who runs edge_agent may use its socket; others reach a loopback address under "
+    "listen.native, e.g. LAXITY_URL=tcp://127.0.0.1:8702"
+)
+
+
+class Caller(Protocol):
+    """Whom a dialer works for."""
+
+    def wants_connection(self) -> bool:
+        """True while something waits for a connection."""
+
+    def on_open(self, connection: Connection) -> None:
+        """There is a connection; from now on it is wanted only if this one won't do."""
+
+    def on_refused(self, error: LaxityError) -> None:
+        """There will never be one."""
+
+    def on_frame(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
+        """A frame came."""
+
+    def on_lost(self, connection: Connection, error: Exception) -> None:
+        """A connection that was open is gone."""
+
+
+class Dialer:
+    """Opens connections for a caller, with exponential backoff and jitter between attempts.
+
+    The backoff outlives a connection: only `worked` resets it, so that a daemon which
+    greets and then drops everyone is not dialled in a tight loop.
+
+    Attributes:
+        reason: Why there is no connection, for people.
+    """
+
+    def __init__(self, url: str, token: str | None, caller: Caller) -> None:
+        """Does nothing before `dial`.
+
+        Raises:
+            AddressError: The URL is not one of a daemon.
+        """
+        self.url = url
+        self.reason = "no answer yet"
+        self._hint = _ASLEEP
+        self._is_turned_away = False
+        self._address = parse_address(url)
+        self._token = token
+        self._caller = caller
+        self._backoff = Backoff(_FIRST_DELAY_NS, _LONGEST_DELAY_NS)
+        self._waits = False
+        self._task: asyncio.Task[None] | None = None
+
+    def dial(self) -> None:
+        """Makes sure that a connection is being looked for."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._dial())
+
+    def worked(self) -> None:
+        """The connection gave an answer: the next loss is dialled at once."""
+        self._waits = False
+
+    def close(self) -> None:
+        """Gives up."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def unreachable(self) -> Unavailable:
+        """The error for what could not be sent."""
+        if self._is_turned_away:
+            return Unavailable(f"the daemon at {self.url} lets nobody in for now: {self.reason}")
+        return Unavailable(f"cannot reach the daemon at {self.url}: {self.reason}; {self._hint}")
+
+    async def _dial(self) -> None:
+        caller = self._caller
+        try:
+            while caller.wants_connection():
+                await self._wait()
+                try:
+                    connection = await connect(
+                        self._address, self._token, caller.on_frame, caller.on_lost
+                    )
+                except (Unauthorized, ProtocolError) as error:
+                    caller.on_refused(error)
+                    return
+                except Exception as error:  # Whatever a resolver, TLS or the other end can say.
+                    self.reason = _reason(error)
+                    self._is_turned_away = isinstance(error, LaxityError)
+                    self._hint = _OTHERS if isinstance(error, PermissionError) else _ASLEEP
+                else:
+                    caller.on_open(connection)
+        finally:
+            self._task = None
+
+    async def _wait(self) -> None:
+        if self._waits:
+            await asyncio.sleep(self._backoff.next_ns() / 1e9)
+        else:
+            self._waits = True
+            self._backoff.reset()
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) else None
+    return text or str(error) or type(error).__name__

@@ -1,0 +1,446 @@
+"""Calls and their answers, over whatever connection there is.
+
+Everything that decides how a call of the client ends is in this file. All of it runs on one
+event loop; `post` is the one way in from other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import InvalidStateError
+from copy import copy
+from typing import Any
+
+from scheduler import wire
+from scheduler.client.call import Call
+from scheduler.client.connection import Connection, wait_closed
+from scheduler.client.deadlines import Deadlines
+from scheduler.client.dialer import Dialer
+from scheduler.client.inbox import Inbox
+from scheduler.client.large_calls import LARGE_BYTES, LargeCalls
+from scheduler.client.late_endings import add_way, expired, too_late
+from scheduler.core.outcomes import Outcome
+from scheduler.errors import (
+    DeadlineInfeasible,
+    InvalidInput,
+    LaxityError,
+    ProtocolError,
+    Unauthorized,
+    Unavailable,
+    error_from_code,
+)
+from scheduler.result import result_from
+
+_MAX_SENDS = 5
+
+_FILLS_WRITE_BYTES = 65_536
+"""Bodies from here on gain nothing by a write that they share with others."""
+
+_REFUSED_NS = 5_000_000_000
+"""How long a daemon's refusal stands for all calls; its tokens change while it runs."""
+
+Handler = Callable[[Connection, wire.Header, "wire.Body | None"], None]
+
+
+class Exchange:
+    """Sends calls, gives each exactly one end, and keeps a connection while it is needed.
+
+    Those that bring or are answered with more than `large_bytes` have a second connection.
+
+    Attributes:
+        losses: How often a daemon was lost or began to drain; the next may have other models.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        url: str,
+        token: str | None,
+        large_bytes: float = LARGE_BYTES,
+    ) -> None:
+        """Connects when the first call, or `connect`, needs it.
+
+        Raises:
+            AddressError: The URL is not one of a daemon.
+        """
+        self.url = url
+        self.loop = loop
+        self._dialer = Dialer(url, token, self)
+        self._calls: dict[int, Call] = {}
+        self._deadlines = Deadlines(loop, self._calls, self._on_due)
+        self._connection: Connection | None = None
+        self._connections: set[Connection] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._refused: LaxityError | None = None
+        self._ask_again_ns = 0
+        self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
+        self._large = LargeCalls(lambda: Exchange(loop, url, token, math.inf), large_bytes)
+        self.closed = False
+        self.losses = 0
+        self._handlers: dict[str, Handler] = {
+            "result": self._on_result,
+            "error": self._on_error,
+            "reply": self._on_reply,
+            "goodbye": self._on_goodbye,
+        }
+
+    # Ways in.
+
+    def post(self, item: Call | int) -> None:
+        """Starts a call, or cancels the one with that id, from any thread.
+
+        Raises:
+            RuntimeError: The exchange or its event loop is closed, or belongs to the process that
+                this one was forked from.
+        """
+        if self.closed:
+            raise RuntimeError("the client is closed")
+        self._inbox.put(item)
+
+    def check_process(self) -> None:
+        """Nothing in the process that made the exchange.
+
+        Raises:
+            RuntimeError: This is one that was forked from it.
+        """
+        self._inbox.check_process()
+
+    def start(self, *calls: Call) -> None:
+        """Sends calls, several of them in one write, now or when there is a connection."""
+        if self.closed or self._refusal() is not None:
+            for call in calls:
+                self._refuse(call)
+            return
+        calls = self._large.without(calls)
+        for call in calls:
+            self._calls[call.id] = call
+            self._deadlines.add(call.deadline_ns, call.id)
+        if self._connection is None:
+            self._dialer.dial()
+            return
+        for call in calls:
+            if call.id in self._calls:  # one that ended at once may have cancelled the others
+                self._send(call, self._connection)
+
+    def cancel(self, call_id: int) -> None:
+        """Forgets a call whose caller no longer waits, and tells the daemon."""
+        call = self._calls.pop(call_id, None)
+        if call is not None:
+            self._abandon(call)
+        else:
+            self._large.cancel(call_id)
+
+    async def connect(self, timeout_s: float) -> None:
+        """Waits for a connection.
+
+        Raises:
+            Unavailable: None came about in time.
+            Unauthorized: The daemon refused the token.
+            ProtocolError: The daemon speaks another protocol.
+        """
+        if self._connection is not None:
+            return
+        if (refusal := self._refusal()) is not None:
+            raise copy(refusal)
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self._waiters.add(waiter)
+        self._dialer.dial()
+        try:
+            await asyncio.wait_for(waiter, timeout_s)
+        except asyncio.TimeoutError:
+            raise self._dialer.unreachable() from None
+        finally:
+            self._waiters.discard(waiter)
+
+    def close(self) -> None:
+        """Cancels what is in flight and closes the connections."""
+        self.closed = True
+        self._inbox.drain()
+        for call in list(self._calls.values()):
+            self._refuse(call)
+        for waiter in self._waiters:
+            waiter.cancel()
+        self._dialer.close()
+        self._deadlines.close()
+        self._large.close()
+        for connection in self._connections:
+            connection.close()
+
+    async def wait_closed(self) -> None:
+        """Waits, once closed, until the connections are: TLS takes leave of the other end first."""
+        await self._large.wait_closed()
+        await wait_closed(self._connections)
+
+    def _take(self, item: Call | int) -> None:
+        if isinstance(item, int):
+            self.cancel(item)
+        else:
+            self.start(item)
+
+    # Ways out.
+
+    def _send(self, call: Call, connection: Connection) -> None:
+        if connection.is_full:
+            return  # What it has left is reckoned when it can leave; it may be nothing by then.
+        now_ns = time.monotonic_ns()
+        if call.is_infer:
+            left_ns = call.deadline_ns - now_ns
+            if left_ns <= 0:
+                self._end(call, self._expired(call))
+                return
+            call.header["budget_ns"] = left_ns - min(connection.overhead.ns, left_ns // 2)
+        elif call.due_ns is not None:
+            call.header["budget_ns"] = max(1, call.due_ns - now_ns)
+        if call.sends >= _MAX_SENDS:
+            self._end(call, Unavailable(f"{self.url} was lost {call.sends} times over this call"))
+            return
+        try:
+            frame = call.frame(connection.limits, self.url)
+        except InvalidInput as error:
+            self._end(call, error)
+            return
+        call.connection = connection
+        call.sent_ns = now_ns
+        call.sends += 1
+        if len(self._calls) > 1 and call.body_bytes < _FILLS_WRITE_BYTES:
+            connection.send_soon(frame)
+        else:
+            connection.send(frame)
+
+    def _abandon(self, call: Call) -> None:
+        connection = call.connection
+        if connection is not None:
+            if call.is_infer:
+                connection.send(wire.encode({"t": "cancel", "id": call.id}))
+            if connection.draining:
+                self._close_if_done(connection)
+
+    def _end(self, call: Call, answer: Any) -> None:
+        """Ends a call, with an answer or an exception."""
+        self._calls.pop(call.id, None)
+        try:
+            if isinstance(answer, BaseException):
+                call.future.set_exception(answer)
+            else:
+                call.future.set_result(answer)
+        except (InvalidStateError, asyncio.InvalidStateError):
+            pass  # The caller cancelled it meanwhile.
+
+    def _refuse(self, call: Call) -> None:
+        if self._refused is not None and not self.closed:
+            self._end(call, copy(self._refused))
+        else:
+            self._calls.pop(call.id, None)
+            call.future.cancel()
+
+    def _refusal(self) -> LaxityError | None:
+        """What the daemon said instead of a welcome, until it is worth asking again."""
+        if time.monotonic_ns() >= self._ask_again_ns:
+            self._refused = None
+        return self._refused
+
+    def _expired(self, call: Call) -> LaxityError:
+        connection = self._connection
+        if not call.sends and connection is None:
+            return self._dialer.unreachable()
+        way_ns = 0 if connection is None else connection.overhead.ns
+        is_full = connection is not None and connection.is_full
+        return expired(call, self.url, way_ns, self._dialer.reason, is_full)
+
+    def _on_due(self, call_id: int) -> None:
+        call = self._calls[call_id]
+        if call.accept_late and call.connection is not None:
+            return
+        if call.grace_ns and call.connection is not None:
+            call.deadline_ns += call.grace_ns
+            call.grace_ns = 0
+            self.loop.call_soon(self._deadlines.add, call.deadline_ns, call_id)
+            return
+        del self._calls[call_id]
+        self._abandon(call)
+        self._end(call, self._expired(call))
+
+    # What the dialer and its connections report.
+
+    def wants_connection(self) -> bool:
+        """True while something waits for a connection."""
+        return bool(self._waiters) or (self._connection is None and self._has_unsent())
+
+    def _has_unsent(self) -> bool:
+        return any(call.connection is None for call in self._calls.values())
+
+    def on_open(self, connection: Connection) -> None:
+        """Sends what waited for it."""
+        self._connections.add(connection)
+        if self.closed:
+            connection.close()
+            return
+        if connection.draining:
+            self._close_if_done(connection)
+            return
+        self._connection = connection
+        connection.on_room = self._on_room
+        while self._waiters:
+            waiter = self._waiters.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+        self._send_waiting()
+
+    def on_refused(self, error: LaxityError) -> None:
+        """Ends everything that waited; asking again at once would give the same answer.
+
+        Each gets an error of its own: one that is raised again and again would gather tracebacks,
+        and with them the tensors of all callers.
+        """
+        self._refused = error
+        self._ask_again_ns = time.monotonic_ns() + _REFUSED_NS
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(copy(error))
+        for call in list(self._calls.values()):
+            if call.connection is None:
+                self._end(call, copy(error))
+
+    def on_lost(self, connection: Connection, error: Exception) -> None:
+        """Looks for another connection for what was in flight on this one."""
+        self.losses += 1
+        self._connections.discard(connection)
+        if self._connection is connection:
+            self._connection = None
+        if self.closed:
+            return
+        self._dialer.reason = str(error)
+        now_ns = time.monotonic_ns()
+        for call in list(self._calls.values()):
+            if call.connection is connection:
+                call.connection = None
+                if isinstance(error, (Unauthorized, ProtocolError)):
+                    self._end(call, copy(error))
+                elif call.deadline_ns <= now_ns:
+                    self._end(call, self._expired(call))
+        if self._has_unsent():
+            self._send_waiting()
+
+    def _on_room(self) -> None:
+        """Sends what waited for others to leave, but for what the way alone makes late by now."""
+        connection = self._connection
+        if connection is None:
+            return
+        soonest_ns = time.monotonic_ns() + connection.overhead.ns
+        for call in list(self._calls.values()):
+            if connection.is_full:
+                return
+            waits = call.connection is None and call.id in self._calls
+            hopeless = call.is_infer and not call.accept_late and call.deadline_ns <= soonest_ns
+            if waits and not hopeless:
+                self._send(call, connection)
+
+    def _send_waiting(self) -> None:
+        connection = self._connection
+        if connection is None:
+            self._dialer.dial()
+            return
+        for call in list(self._calls.values()):
+            if call.connection is None:
+                self._send(call, connection)
+
+    # What the daemon says.
+
+    def on_frame(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
+        """Takes one message.
+
+        Raises:
+            ProtocolError: It is none that a daemon sends.
+        """
+        handler = self._handlers.get(header["t"])
+        if handler is not None:  # A type this version does not know is a later version's.
+            handler(connection, header, body)
+        if connection.draining:
+            self._close_if_done(connection)
+
+    def _on_result(
+        self, connection: Connection, header: wire.Header, body: wire.Body | None
+    ) -> None:
+        call = self._answered(connection, header)
+        if call is None:
+            return
+        now_ns = time.monotonic_ns()
+        self._large.note(call, body)
+        try:
+            result = result_from(header, body)
+        except InvalidInput as error:
+            self._end(call, ProtocolError(str(error)))
+            return
+        if not call.is_infer:  # it ran at some other time, and ended as the box says
+            self._end(call, result)
+            return
+        connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
+        # Only this clock knows when the caller has it; the box's deadline was an estimate of it.
+        in_time = now_ns <= call.deadline_ns
+        result.outcome = Outcome.COMPLETED if in_time else Outcome.LATE
+        self._end(call, result if in_time or call.accept_late else too_late(call, now_ns))
+
+    def _on_reply(
+        self, connection: Connection, header: wire.Header, _body: wire.Body | None
+    ) -> None:
+        call = self._answered(connection, header)
+        if call is not None:
+            self._end(call, header.get("value"))
+
+    def _on_error(
+        self, connection: Connection, header: wire.Header, _body: wire.Body | None
+    ) -> None:
+        match header:
+            case {"id": None | int(), "code": str(code), "message": str(message)}:
+                detail = header.get("detail")
+                error = error_from_code(code, message, detail if isinstance(detail, dict) else {})
+            case _:
+                raise ProtocolError(f"an error has id, code and message, not {header!r:.80}")
+        if header["id"] is None:
+            connection.fail(error)
+            return
+        call = self._answered(connection, header)
+        if call is None:
+            return
+        if connection.draining and isinstance(error, Unavailable):
+            # It crossed the goodbye on the wire: it was never admitted there.
+            call.connection = None
+            if time.monotonic_ns() >= call.deadline_ns:
+                self._end(call, self._expired(call))
+                return
+            self._calls[call.id] = call
+            self._send_waiting()
+            return
+        if isinstance(error, DeadlineInfeasible):
+            connection.overhead.refused(time.monotonic_ns() - call.sent_ns)
+            add_way(error, connection.overhead.ns)
+        self._end(call, error)
+
+    def _on_goodbye(
+        self, connection: Connection, header: wire.Header, _body: wire.Body | None
+    ) -> None:
+        connection.draining = True
+        self.losses += 1
+        self._dialer.reason = str(header.get("message") or "it drains")
+        if self._connection is connection:
+            self._connection = None
+            if self._has_unsent():
+                self._dialer.dial()
+
+    def _answered(self, connection: Connection, header: wire.Header) -> Call | None:
+        call_id = header.get("id")
+        if type(call_id) is not int:
+            raise ProtocolError(f"an answer has the id of its question, not {call_id!r}")
+        call = self._calls.get(call_id)
+        if call is None or call.connection is not connection:
+            return None  # It was given up, or went elsewhere after a loss.
+        del self._calls[call_id]
+        self._dialer.worked()
+        return call
+
+    def _close_if_done(self, connection: Connection) -> None:
+        if not any(call.connection is connection for call in self._calls.values()):
+            connection.close()

@@ -1,0 +1,79 @@
+"""Calls with large bodies, on a connection of their own: nothing small has to wait behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from scheduler import wire
+from scheduler.client.call import Call
+
+LARGE_BYTES = 1024 * 1024
+"""What a socket's buffer holds; more of one body keeps what is written after it waiting."""
+
+
+class Lane(Protocol):
+    """What carries calls over one connection: an exchange."""
+
+    def start(self, *calls: Call) -> None:
+        """Sends calls."""
+
+    def cancel(self, call_id: int) -> None:
+        """Forgets a call."""
+
+    def close(self) -> None:
+        """Cancels what is in flight."""
+
+    async def wait_closed(self) -> None:
+        """Waits, once closed, until its connection is."""
+
+
+class LargeCalls:
+    """Takes the calls that would keep others waiting, and carries them apart.
+
+    Args:
+        new_lane: Makes what carries them; called when the first comes.
+        large_bytes: Bodies of more bytes are large.
+    """
+
+    def __init__(self, new_lane: Callable[[], Lane], large_bytes: float) -> None:
+        """Without a connection."""
+        self._new_lane = new_lane
+        self._large_bytes = large_bytes
+        self._models: set[str] = set()
+        self._lane: Lane | None = None
+
+    def without(self, calls: tuple[Call, ...]) -> tuple[Call, ...]:
+        """Those of the calls that are not large; the others are sent."""
+        large = [call for call in calls if self._is_large(call)]
+        if not large:
+            return calls
+        if self._lane is None:
+            self._lane = self._new_lane()
+        self._lane.start(*large)
+        return tuple(call for call in calls if call not in large)
+
+    def note(self, call: Call, body: wire.Body | None) -> None:
+        """Takes note of an answer: a model that gave a large one gives more of them."""
+        if body is not None and len(body) > self._large_bytes and call.is_infer:
+            self._models.add(call.header["model"])
+
+    def cancel(self, call_id: int) -> None:
+        """Forgets a call, if it is one of these."""
+        if self._lane is not None:
+            self._lane.cancel(call_id)
+
+    def close(self) -> None:
+        """Cancels what is in flight and closes the connection."""
+        if self._lane is not None:
+            self._lane.close()
+
+    async def wait_closed(self) -> None:
+        """Waits, once closed, until the connection is."""
+        if self._lane is not None:
+            await self._lane.wait_closed()
+
+    def _is_large(self, call: Call) -> bool:
+        return call.body_bytes > self._large_bytes or (
+            bool(self._models) and call.header.get("model") in self._models
+        )

@@ -1,0 +1,55 @@
+"""What a caller is told of a deadline that passed, or that would have been too short."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from scheduler.client.call import Call
+from scheduler.errors import DeadlineExpired, DeadlineInfeasible, LaxityError, Unavailable
+
+
+def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> LaxityError:
+    """What an unanswered call ends with when its time is over.
+
+    Args:
+        call: The call.
+        url: Where the box is.
+        way_ns: How long the way there and back takes by itself.
+        lost: Why the last connection was lost.
+        is_full: Whether what was sent before has yet to leave.
+    """
+    budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
+    detail = {"budget_ms": budget_ms}
+    if not call.is_infer:
+        return Unavailable(f"{url} did not answer within {budget_ms:.12g} ms", detail)
+    if call.sends and call.connection is None:
+        where = f"the connection to {url} was lost: {lost}"
+    elif call.sends:
+        where = f"no answer from {url}"
+    elif is_full:
+        where = f"it waited here, because {url} has not taken yet what was sent before"
+    elif budget_ms <= way_ns / 1e6:
+        where = f"the way to {url} and back takes {way_ns / 1e6:.2g} ms by itself"
+    else:
+        where = "it was not sent yet, because this process was busy"
+    return DeadlineExpired(f"the deadline of {budget_ms:.12g} ms passed; {where}", detail)
+
+
+def too_late(call: Call, now_ns: int) -> DeadlineExpired:
+    """What a call ends with whose result came after its deadline, and was not wanted then."""
+    late_ms = (now_ns - call.deadline_ns) / 1e6
+    budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
+    return DeadlineExpired(
+        f"the result came {round(late_ms, 3):.12g} ms after the deadline of {budget_ms:.12g} ms "
+        "(accept_late=True would have delivered it)",
+        {"budget_ms": budget_ms, "late_ms": late_ms},
+    )
+
+
+def add_way(error: DeadlineInfeasible, way_ns: int) -> None:
+    """A box offers what it needs itself; who asks again needs the way there and back besides."""
+    offers = error.detail.get("earliest_budget_ms")
+    if isinstance(offers, dict):
+        error.detail["earliest_budget_ms"] = {
+            at: ceil((ms * 1e6 + way_ns) / 1e3) / 1e3 for at, ms in offers.items()
+        }

@@ -1,0 +1,89 @@
+"""The future of a request, as `Client.submit` returns it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import Future, TimeoutError
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scheduler.client.exchange_thread import ExchangeThread
+    from scheduler.client.sync_client import Client
+
+_telling = threading.Lock()
+
+_HEED_S = 0.5
+"""For so long a caller waits at a time. Python sees a signal that came just before it began to
+wait for a lock no sooner than it has the lock: Ctrl-C would wait for the deadline."""
+
+
+class RequestFuture(Future[Any]):
+    """What `Client.submit` returns; cancelling it cancels the request on the box."""
+
+    def __init__(self, client: Client, running: ExchangeThread, call_id: int) -> None:
+        """Belongs to one call of a client's exchange, which ends it on the exchange's thread."""
+        super().__init__()
+        self._client = client  # else it closed once its caller let go of it, and this was cancelled
+        self._running = running
+        self._call_id = call_id
+        self._told = False
+
+    def cancel(self) -> bool:
+        """Cancels the request; False when it has already ended."""
+        if not super().cancel():
+            return False
+        with _telling:
+            if not self._told:  # as executors do, or `wait` and `as_completed` would never hear
+                self._told = True
+                self.set_running_or_notify_cancel()
+        # After `close` there is nobody to tell: the box has seen the connection go.
+        with contextlib.suppress(RuntimeError):
+            self._running.exchange.post(self._call_id)
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits for the result, in seconds; as `concurrent.futures.Future.result`.
+
+        Raises:
+            RuntimeError: It has not ended, and this is a callback of a future of the same client,
+                or a process that was forked since.
+        """
+        return super().result(self._waited(timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits for the end, in seconds; as `concurrent.futures.Future.exception`.
+
+        Raises:
+            RuntimeError: It has not ended, and this is a callback of a future of the same client,
+                or a process that was forked since.
+        """
+        return super().exception(self._waited(timeout))
+
+    def _waited(self, timeout: float | None) -> float | None:
+        """Waits until it has ended or little of the time is left, and says how much that is."""
+        if self.done():
+            return timeout
+        self._running.exchange.check_process()
+        check_may_wait(self._running.thread)
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while end_s is None or end_s - time.monotonic() > _HEED_S:
+            with contextlib.suppress(TimeoutError):
+                super().exception(_HEED_S)
+            if self.done():
+                return 0
+        return end_s - time.monotonic()
+
+
+def check_may_wait(thread: threading.Thread) -> None:
+    """Nothing, unless this is the thread on which a client's answers arrive.
+
+    Raises:
+        RuntimeError: It is; what is waited for here would never come.
+    """
+    if threading.current_thread() is thread:
+        raise RuntimeError(
+            "a callback can't wait for another answer of its client, which comes on the same "
+            "thread: submit, and add a callback to that future, or wait on a thread of your own"
+        )

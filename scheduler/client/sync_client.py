@@ -1,0 +1,391 @@
+"""The Python API for threads: plain calls in front of an event loop on a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from scheduler.address import default_url, parse_address
+from scheduler.client.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
+from scheduler.client.call import (
+    DEFAULT_PRIORITY,
+    Options,
+    infer_call,
+    milliseconds,
+    no_task_id,
+)
+from scheduler.client.exchange_thread import ExchangeThread
+from scheduler.client.frames import check_map, results
+from scheduler.client.input_names import InputNames
+from scheduler.client.request_future import RequestFuture, check_may_wait
+from scheduler.client.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
+from scheduler.errors import InvalidInput, LaxityError
+from scheduler.result import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Submit = Callable[..., "Future[Result] | Task"]
+"""`Client.submit`, of which it is not known whether the request is durable."""
+
+
+class Client:
+    """A connection to a laxity daemon, for any number of threads of one process.
+
+    Callbacks of its futures run on the thread on which its answers come, so they may submit but not
+    wait. A lost connection is opened again, and what was in flight is sent again while its budget
+    remains. Input arrays are not copied: do not change one before its result is there.
+
+    It closes at the end of `with`, by `close`, or once nobody holds it or a future of it any more.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        """Connects.
+
+        Args:
+            url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
+                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the file
+                of the CA, and `LAXITY_CERT` and `LAXITY_KEY` those of the client's own certificate
+                where the box asks for one.
+            token: The daemon's token; the default is `LAXITY_TOKEN`.
+            connect_timeout_s: For how long it keeps trying.
+
+        Raises:
+            AddressError: The URL is none of these.
+            Unavailable: No daemon answered there.
+            Unauthorized: The token is missing or wrong.
+            ProtocolError: It speaks another version, or it is no laxity daemon.
+        """
+        self.url = url or default_url()
+        parse_address(self.url)  # Before there is an event loop to be closed again.
+        token = token or os.environ.get("LAXITY_TOKEN")
+        self._ids = count(1)
+        self._input_names = InputNames()
+        self._running = ExchangeThread(self, self.url, token)
+        self._exchange, self._thread = self._running.exchange, self._running.thread
+        try:
+            self._running.connect(connect_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def __reduce__(self) -> Any:
+        """No copy in another process would have the connection.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a client can't be pickled: make one in each process")
+
+    def __enter__(self) -> Client:
+        """The client, connected."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes."""
+        self.close()
+
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+        exact: bool = False,
+        durable: Literal[False] = False,
+    ) -> Future[Result]: ...
+
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        durable: Literal[True],
+        id: str | None = None,
+    ) -> Task: ...
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        weight: float = 1.0,
+        accept_late: bool = False,
+        exact: bool = False,
+        durable: bool = False,
+        id: str | None = None,
+    ) -> Future[Result] | Task:
+        """Sends a request; the deadline counts from this call.
+
+        Args:
+            model: The model's name.
+            inputs: Arrays, or what makes one, by input name: one item, in the shapes and dtypes of
+                `models()`. With a batch dimension of 1 in front, the outputs have it too.
+            deadline_ms: When the result must be here, in milliseconds from now; at most a day.
+            deadline_s: The same in seconds; one of the two is required.
+            variant: The variant that must run; otherwise the policy chooses.
+            priority: RFC 9218 urgency, 0 (first) to 7.
+            weight: What a result in time is worth beside others of the same priority.
+            accept_late: Also deliver a result that comes after the deadline, as `late`. What has
+                not begun by then ends with `DeadlineExpired` all the same.
+            exact: Only a result of these very inputs: not made smaller for a slow link, and not
+                that of a nearly equal frame, where the model's owner allows either. A durable
+                task always is.
+            durable: Return once the request is on the disk of the box, which runs it below all
+                others, however long that takes, until the deadline. It has neither weight nor
+                accept_late, and its deadline may be as far away as the box allows.
+            id: Of a durable task. Submitted again under the same id, it is the same task; without
+                one it is given a new id.
+
+        Returns:
+            A durable task, by whose id it can be fetched from any process. Otherwise a future of
+            the result. It fails at the deadline at the latest (unless
+            `accept_late`), with `DeadlineInfeasible`, `Overloaded`, `DeadlineExpired`,
+            `Unavailable`, `ExecutionFailed`, `ModelNotFound`, `InvalidInput` or `Forbidden`.
+
+        Raises:
+            InvalidInput: An argument is not what it should be.
+            TaskConflict: The id is that of another task.
+            Overloaded: The box keeps as many durable tasks as it may.
+            Unavailable: No answer came whether the durable task is kept: submit it again with the
+                same id.
+            RuntimeError: The client is closed, or was made before this process was forked.
+        """
+        if deadline_s is not None:
+            deadline_ms = milliseconds(deadline_s, deadline_ms, durable)
+        if durable:
+            options = (deadline_ms, variant, priority, weight, accept_late)
+            return Task(self, self.carry_out(accept_plan(id, model, inputs, *options)))
+        no_task_id(id)
+        call_id = next(self._ids)
+        future = RequestFuture(self, self._running, call_id)
+        self._exchange.post(
+            infer_call(
+                call_id,
+                future,
+                model,
+                inputs,
+                deadline_ms,
+                variant=variant,
+                priority=priority,
+                weight=weight,
+                accept_late=accept_late,
+                exact=exact,
+            )
+        )
+        return future
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        **options: Unpack[Options],
+    ) -> Result:
+        """Sends a request and waits for its result; options and errors are those of `submit`.
+
+        Whoever interrupts the wait, as Ctrl-C does, cancels the request.
+
+        Raises:
+            RuntimeError: Besides, in a callback of a future of this client, which can't wait.
+        """
+        check_may_wait(self._thread)
+        submit: Submit = self.submit
+        answer = submit(model, inputs, deadline_ms=deadline_ms, **options)
+        if isinstance(answer, Task):  # which goes on, whoever waits for it
+            return answer.result()
+        result: Result = _waited_for(answer)
+        return result
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> Iterator[Result]: ...
+
+    @overload
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool,
+        **options: Unpack[Options],
+    ) -> Iterator[Result | Exception]: ...
+
+    def map(
+        self,
+        model: str,
+        frames: Iterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        concurrency: int = CONCURRENCY,
+        return_exceptions: bool = False,
+        **options: Unpack[Options],
+    ) -> Iterator[Result | Exception]:
+        """Results of many frames, in order: each once it is there and the next frame was sent.
+
+        Args:
+            model: The model's name.
+            frames: Dicts as for `submit`, or arrays where the model has one input.
+            deadline_ms: For each frame, from when it is sent.
+            concurrency: How many frames are in flight at most; 1 gives each result before the next
+                frame is asked for.
+            return_exceptions: Yield the error of a frame in its place instead of raising it.
+            **options: Those of `submit`.
+
+        Raises:
+            InvalidInput: An argument is not what it should be.
+            LaxityError: The first frame that failed, `InvalidInput` where it is none that can be
+                sent; what is in flight is cancelled.
+        """
+        check_map(frames, concurrency)
+        submit: Submit = self.submit
+
+        def send(frame: Any) -> Future[Result] | Task:
+            inputs = self._named(model, frame)
+            try:
+                return submit(model, inputs, deadline_ms=deadline_ms, **options)
+            except InvalidInput as error:  # Told in its turn, after the frames before it.
+                future: Future[Result] = Future()
+                future.set_exception(error)
+                return future
+
+        return results(frames, send, concurrency, return_exceptions)
+
+    def cancel(self, future: Future[Result]) -> bool:
+        """Cancels a request, as `future.cancel()` does; False when it has already ended."""
+        return future.cancel()
+
+    def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """The models of the box that the caller may use; docs/protocol.md has their fields.
+
+        Raises:
+            Unavailable: No answer within `timeout_s`.
+        """
+        models: dict[str, Any] = self._ask("models", timeout_s)
+        return models
+
+    def status(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """How the box is.
+
+        Raises:
+            Forbidden: The tenant does not have the scope `metrics`.
+            Unavailable: No answer within `timeout_s`.
+        """
+        status: dict[str, Any] = self._ask("status", timeout_s)
+        return status
+
+    def statistics(self, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
+        """How the requests for each variant ended since the box started; docs/protocol.md.
+
+        Raises:
+            Unavailable: No answer within `timeout_s`.
+        """
+        counted: list[dict[str, Any]] = self._ask("statistics", timeout_s)
+        return counted
+
+    def task(self, id: str) -> Task:
+        """A durable task that was submitted earlier, here or elsewhere; it is not looked up yet."""
+        return Task(self, id)
+
+    def tasks(self, count: int = 100, before: str | None = None) -> dict[str, Any]:
+        """The durable tasks of this caller.
+
+        Args:
+            count: How many to list at most, the newest first; up to 250.
+            before: The id of the task from before which to list.
+
+        Returns:
+            `tasks`, a list of `TaskStatus`; `counts`, how many wait and how many ended how; and
+            how the box's store is.
+        """
+        answer: dict[str, Any] = self.carry_out(tasks_plan(count, before))
+        return answer
+
+    def carry_out(self, plan: Plan) -> Any:
+        """Asks what a plan wants to know, and gives what came of it."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = self._take(step)
+                except LaxityError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    def _take(self, step: Question | TaskRequest | float) -> Any:
+        if isinstance(step, float):
+            return time.sleep(step)
+        check_may_wait(self._thread)
+        call_id = next(self._ids)
+        future = RequestFuture(self, self._running, call_id)
+        self._exchange.post(step.call(call_id, future))
+        return _waited_for(future)
+
+    def close(self) -> None:
+        """Cancels what is in flight, closes the connection and ends the thread."""
+        self._running.close()
+
+    def _ask(self, kind: str, timeout_s: float) -> Any:
+        return self._take(Question(kind, timeout_s=timeout_s))
+
+    def _named(self, model: str, frame: Any) -> Mapping[str, Any]:
+        if isinstance(frame, Mapping):
+            return frame
+        name = self._input_names.known(model, self._exchange.losses)
+        return {name or self._input_names.learn(model, self.models()): frame}
+
+
+def _waited_for(future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # for nobody waits any more; what has ended stays as it is
+        raise

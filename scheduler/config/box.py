@@ -1,0 +1,348 @@
+"""The configuration of a box: one YAML file, whose every key has a default and a description."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from scheduler.address import (
+    Address,
+    AddressError,
+    default_socket,
+    default_url,
+    parse_address,
+)
+from scheduler.config.cache import CacheConfig
+from scheduler.config.cloud import CloudConfig
+from scheduler.config.devices import DeviceConfig, Devices
+from scheduler.config.doors import DoorsConfig, TlsConfig
+from scheduler.config.energy import EnergyConfig
+from scheduler.config.listen import ListenConfig
+from scheduler.config.neighbours import NeighboursConfig
+from scheduler.config.problems import ConfigError, Problem, problems_of, read_yaml_file
+from scheduler.config.types import ConfigPath, Count, Seconds, Section, written_as
+
+__all__ = [
+    "Address",
+    "AddressError",
+    "CacheConfig",
+    "CloudConfig",
+    "Config",
+    "ConfigError",
+    "DeviceConfig",
+    "DoorsConfig",
+    "DurableConfig",
+    "EnergyConfig",
+    "JournalConfig",
+    "LimitsConfig",
+    "ListenConfig",
+    "LogConfig",
+    "NeighboursConfig",
+    "PolicyConfig",
+    "Problem",
+    "ProfileConfig",
+    "TlsConfig",
+    "config_schema",
+    "default_socket",
+    "default_state_dir",
+    "default_url",
+    "load_config",
+    "parse_address",
+]
+
+
+def default_state_dir() -> Path:
+    """Where measured profiles are kept unless told otherwise.
+
+    `LAXITY_STATE_DIR` if it is set, else `/var/lib/laxity` for root and `~/.cache/laxity` for
+    others.
+    """
+    named = os.environ.get("LAXITY_STATE_DIR")
+    if named:
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/var/lib/laxity")
+    return Path.home() / ".cache" / "laxity"
+
+
+SiteName = Annotated[
+    str, written_as(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and dashes, like line-3")
+]
+
+
+class PolicyConfig(Section):
+    """The rule that decides which request runs when and where."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "goodput"
+    """A policy's name; the other keys of this section are that policy's options."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The policy's own options, which the policy itself checks."""
+        return dict(self.model_extra or {})
+
+
+class LimitsConfig(Section):
+    """What the daemon holds at most, so that a flood is refused and not absorbed."""
+
+    queue_requests: Count = 10_000
+    """Requests that wait or run at once."""
+
+    queue_mb: Count = 256
+    """Tensors of waiting requests, in 10^6 bytes."""
+
+    body_mb: Count = 64
+    """Tensors of one request, in 10^6 bytes."""
+
+    header_kb: Annotated[Count, Field(le=10_000)] = 64
+    """Header of one message, in 10^3 bytes."""
+
+    connections: Count = 1024
+    """Open connections."""
+
+    max_budget_s: Seconds = 3600.0
+    """The longest budget that a request may have, in seconds."""
+
+
+class ProfileConfig(Section):
+    """How devices are measured when a model first meets them."""
+
+    max_batch: Count = 32
+    """The largest batch to measure; 1, 2, 4, ... up to it."""
+
+    seconds: Seconds = 2.0
+    """How long one variant is measured with one runtime on one device, over all batch sizes,
+    in seconds."""
+
+
+class JournalConfig(Section):
+    """What the daemon writes down of every event and decision, without tensors."""
+
+    enabled: bool = True
+    """Whether a journal is written."""
+
+    dir: ConfigPath | None = None
+    """The folder of the journal's files; without it, journal in state_dir."""
+
+    max_mb: Count = 64
+    """All files together, in 10^6 bytes; the oldest are removed. A request takes about 0.1 KB."""
+
+    files: Annotated[int, Field(strict=True, ge=2)] = 8
+    """How many files that is at most."""
+
+
+class DurableConfig(Section):
+    """Durable tasks: kept on disk until they have run, however long that takes."""
+
+    enabled: bool = True
+    """Whether any are taken."""
+
+    dir: ConfigPath | None = None
+    """The folder of their database; without it, tasks in state_dir."""
+
+    max_tasks: Count = 100_000
+    """Tasks that wait or whose result is kept. Each that waits takes about 0.5 KB of memory."""
+
+    max_mb: Count = 1_000
+    """Their tensors on disk, in 10^6 bytes."""
+
+    keep_results_s: Seconds = 86_400.0
+    """How long a result can be fetched, in seconds."""
+
+    max_deadline_s: Seconds = 2_592_000.0
+    """The longest time that a task may be given, in seconds."""
+
+    @property
+    def disk_bytes(self) -> int:
+        """The largest that their database becomes: inputs, results, and what is said of them."""
+        return 2 * self.max_mb * 10**6 + 10**8
+
+
+class LogConfig(Section):
+    """What the daemon writes to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe message that is written."""
+
+    format: Literal["auto", "console", "json"] = "auto"
+    """auto is console on a terminal and json elsewhere."""
+
+
+class Config(Section):
+    """The configuration of one box. Relative paths start at the folder of the file."""
+
+    site: SiteName = "local"
+    """The name of the site, the boxes of one LAN: lower-case letters, digits and dashes."""
+
+    listen: ListenConfig = Field(default_factory=ListenConfig)
+    """Where the daemon's doors are."""
+
+    doors: DoorsConfig = Field(default_factory=DoorsConfig)
+    """How the HTTP and gRPC doors work."""
+
+    models: ConfigPath = Path("models")
+    """The folder of the model repository: MODEL/model.yaml beside its variants."""
+
+    devices: Devices = "auto"
+    """auto for what the box has, or a list of devices."""
+
+    cloud: tuple[CloudConfig, ...] = ()
+    """Servers of the Open Inference Protocol that take what the box can't do in time."""
+
+    energy: EnergyConfig = Field(default_factory=EnergyConfig)
+    """What the energy costs that devices draw, where it is measured."""
+
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    """The rule that decides which request runs when and where."""
+
+    cache: CacheConfig | None = None
+    """How answers are kept for those who ask the same again; without it, none are."""
+
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    """What the daemon holds at most."""
+
+    profile: ProfileConfig = Field(default_factory=ProfileConfig)
+    """How devices are measured when a model first meets them."""
+
+    drain_s: Seconds = 10.0
+    """How long a stopping daemon lets accepted requests finish, in seconds."""
+
+    state_dir: ConfigPath = Field(default_factory=default_state_dir)
+    """The folder for measured profiles and the daemon's other memory."""
+
+    journal: JournalConfig = Field(default_factory=JournalConfig)
+    """What the daemon writes down of every event and decision."""
+
+    tls: TlsConfig | None = None
+    """The certificates of addresses that begin with tls://."""
+
+    tenants_file: ConfigPath | None = None
+    """A file of tenants: who may come in, and how far; docs/security.md has its keys. Readable by
+    its owner alone, and read again when it changes."""
+
+    token_file: ConfigPath | None = None
+    """A file that holds the one token, or its hash, which clients must show; readable by its owner
+    alone, and read again when it changes."""
+
+    durable: DurableConfig = Field(default_factory=DurableConfig)
+    """Durable tasks: kept on disk until they have run."""
+
+    neighbours: NeighboursConfig | None = None
+    """How this box finds the other boxes of its site; none keeps it to itself."""
+
+    log: LogConfig = Field(default_factory=LogConfig)
+    """What the daemon writes to stderr."""
+
+    @field_validator("cloud")
+    @classmethod
+    def _clouds_are_apart(cls, clouds: tuple[CloudConfig, ...]) -> tuple[CloudConfig, ...]:
+        for name, count in Counter(cloud.name for cloud in clouds).items():
+            if count > 1:
+                raise ValueError(f"{name!r} is listed {count} times; each has its own name")
+        return clouds
+
+    @field_validator("tls")
+    @classmethod
+    def _tls_addresses_have_certificates(
+        cls, tls: TlsConfig | None, info: ValidationInfo
+    ) -> TlsConfig | None:
+        listen = info.data.get("listen")
+        wanting = [str(a) for a in listen.all if a.scheme == "tls"] if listen else []
+        if tls is None and wanting:
+            raise ValueError(
+                f"missing, and {', '.join(wanting)} needs it: {{cert: FILE, key: FILE}}"
+            )
+        return tls
+
+    @field_validator("neighbours")
+    @classmethod
+    def _neighbours_can_meet(
+        cls, neighbours: NeighboursConfig | None, info: ValidationInfo
+    ) -> NeighboursConfig | None:
+        listen = info.data.get("listen")
+        if neighbours is None or listen is None:
+            return neighbours
+        if neighbours.advertise is None and all(a.scheme == "unix" for a in listen.native):
+            raise ValueError(
+                "other boxes have to reach this one: add a tcp:// address to listen.native, "
+                "or say under advertise where a proxy stands"
+            )
+        if neighbours.token_file is None and info.data.get("token_file") is None:
+            raise ValueError(
+                "boxes show each other a token: name a file that holds it under token_file, "
+                "the same on each box"
+            )
+        return neighbours
+
+    @field_validator("token_file")
+    @classmethod
+    def _open_doors_ask_who_is_there(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        listen, tls = info.data.get("listen"), info.data.get("tls")
+        if path is None and info.data.get("tenants_file") is None and listen is not None:
+            mutual = tls is not None and tls.client_ca is not None
+            if reachable := listen.reachable(but="tls" if mutual else ""):
+                raise ValueError(
+                    f"missing, and other machines can reach {', '.join(reachable)}; name a file "
+                    "that holds a token (or tenants_file, or for tls:// addresses tls.client_ca), "
+                    "or listen on a loopback address or a unix socket"
+                )
+        return path
+
+    @property
+    def journal_dir(self) -> Path:
+        """Where the journal is."""
+        return self.journal.dir or self.state_dir / "journal"
+
+    @property
+    def tasks_dir(self) -> Path:
+        """Where durable tasks are."""
+        return self.durable.dir or self.state_dir / "tasks"
+
+
+def load_config(path: Path | None, over: Mapping[str, Any] | None = None) -> Config:
+    """Reads and validates a configuration.
+
+    Args:
+        path: A YAML file; None takes every default, with relative paths starting here.
+        over: Keys that count more than the file's, e.g. from a command line; of a section, those
+            of its keys that are there.
+
+    Raises:
+        ConfigError: With every mistake in the file, its line, and what would be accepted.
+    """
+    data, node = ({}, None) if path is None else read_yaml_file(path)
+    for key, value in (over or {}).items():
+        section = data.get(key) or {}
+        if not isinstance(value, Mapping):
+            data = {**data, key: value}
+        elif isinstance(section, Mapping):  # else the validation says what is wrong with it
+            data = {**data, key: {**section, **value}}
+    if path is None:
+        return _validated(data, None, "defaults", Path.cwd())
+    return _validated(data, node, str(path), path.absolute().parent)
+
+
+def _validated(data: dict[str, Any], node: Any, source: str, base: Path) -> Config:
+    try:
+        return Config.model_validate(data, context={"base": base})
+    except ValidationError as error:
+        raise ConfigError(source, problems_of(error, Config, node)) from None
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON schema of the configuration file, with a description of every key."""
+    schema = Config.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

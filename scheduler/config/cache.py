@@ -1,0 +1,73 @@
+"""The configuration of the result cache."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, PlainSerializer
+
+from scheduler.config.types import Count, Positive, Seconds, Section, Unquoted
+
+_FORMS = "memory://, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH"
+
+
+def without_secrets(url: str) -> str:
+    """A URL as logs and answers may show it: without a password and options."""
+    if "://" not in url:
+        return url.partition("?")[0].rpartition("@")[2]
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+_Shown = PlainSerializer(without_secrets, when_used="json-unless-none")
+_Password = Field(repr=False)
+
+
+def _redis_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # what it says may be a part of the password
+        told = "its host or port is none (a / in a password is written as %2F)"
+        raise ValueError(f"should be {_FORMS}; {told}") from None
+    named = parts.path if parts.scheme == "unix" else parts.hostname
+    if parts.scheme not in ("redis", "rediss", "unix") or not named:
+        raise ValueError(f"{without_secrets(url)!r} should be {_FORMS}")
+    return url
+
+
+def _cache_url(url: str) -> str:
+    return url if url == "memory://" else _redis_url(url)
+
+
+class CacheConfig(Section):
+    """How answers are kept for those who ask the same again; a model.yaml can say otherwise."""
+
+    url: Annotated[str, AfterValidator(_cache_url), _Shown, Unquoted(), _Password] = "memory://"
+    """memory:// keeps them in the scheduler alone; redis://, rediss:// or unix:// names a Redis
+    that boxes share, and the scheduler's memory stands in front of it."""
+
+    ttl_s: Seconds = 600.0
+    """How long an answer is kept, in seconds."""
+
+    max_mb: Count = 256
+    """Answers in the scheduler's memory, in 10^6 bytes; the least recently used leave."""
+
+    max_value_kb: Count = 1024
+    """The largest answer that is kept, in 10^3 bytes."""
+
+    max_input_kb: Count = 4096
+    """The largest input that is looked up, in 10^3 bytes; hashing 1000 KB takes about 0.12 ms."""
+
+    timeout_ms: Positive = 100.0
+    """After how long without an answer a Redis counts as away, in milliseconds. A request never
+    waits for it longer than a quarter of what it has to spare."""
+
+    central_url: Annotated[
+        Annotated[str, AfterValidator(_redis_url), _Shown] | None, Unquoted(), _Password
+    ] = None
+    """A second Redis, to which every new answer is written too, in the background."""
+
+    central_mb: Count = 64
+    """Answers that wait for it at most, in 10^6 bytes; the oldest give way."""

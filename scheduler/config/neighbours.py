@@ -1,0 +1,63 @@
+"""The configuration of a box that shares its work with others."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+
+from scheduler.address import Address, AddressError, parse_address
+from scheduler.config.types import ConfigPath, Section, one_or_more, written_as
+
+
+def peer_address(value: object) -> Address:
+    """Where another box is, from HOST:PORT or an address.
+
+    Raises:
+        AddressError: It is neither.
+    """
+    if isinstance(value, Address):
+        return value
+    text = str(value)
+    address = parse_address(text if "://" in text else f"tcp://{text}")
+    if address.scheme == "unix" or not address.port:
+        raise AddressError(f"{text!r} is not where another machine listens: HOST:PORT or tls://…")
+    return address
+
+
+PeerAddress = Annotated[
+    Address,
+    PlainValidator(peer_address),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "examples": ["10.0.0.7:8702", "tls://box-a.lan:8743"]}),
+]
+BoxName = Annotated[
+    str, written_as(r"[a-z0-9][a-z0-9-]{0,62}", "lower-case letters, digits and dashes, like box-a")
+]
+
+
+def default_name() -> str:
+    """The host's name, as far as a box may be called that."""
+    first = socket.gethostname().partition(".")[0].lower()
+    return re.sub(r"[^a-z0-9-]+", "-", first).strip("-")[:63] or "box"
+
+
+class NeighboursConfig(Section):
+    """How this box finds the other boxes of its site."""
+
+    name: BoxName = Field(default_factory=default_name)
+    """What this box is called among them; each has a name of its own. Default: the host's."""
+
+    join: Annotated[tuple[PeerAddress, ...], BeforeValidator(one_or_more)] = ()
+    """The native doors of some of them, as HOST:PORT or tls://HOST:PORT; one that answers is
+    enough, and this box itself may be among them. None waits until others join."""
+
+    advertise: PeerAddress | None = None
+    """Where they reach this box. Without it: the address at which they see it, and the port of
+    the first tcp:// address under listen.native."""
+
+    token_file: ConfigPath | None = None
+    """A file that holds the token this box shows to the others, readable by its owner alone.
+    Default: token_file of the box, which must then hold the token itself and not its hash."""

@@ -1,0 +1,48 @@
+"""What `laxity doctor` says of the policies that other distributions offer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib.metadata import Distribution
+
+from policies import POLICIES
+from scheduler.config.problems import ConfigError
+from scheduler.doctor.findings import Finding, Surroundings
+from scheduler.policy_loading import GROUP, check_policy
+
+
+def check_policies(around: Surroundings) -> Iterator[Finding]:
+    """A policy that can't be made, and names that mean another one than who offers them thinks."""
+    policy = around.config.policy
+    try:
+        check_policy(policy, None)
+    except ConfigError as error:
+        said = "; ".join(problem.message for problem in error.problems)
+        yield Finding("policies", "error", said, "mend it: with this the box does not start")
+    else:
+        yield Finding("policies", "good", f"{policy.name} can be made")
+    offers: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    first: dict[str, Distribution] = {}  # of one name only the first is looked into
+    for distribution in around.installed:
+        first.setdefault(str(distribution.name), distribution)
+    for name, distribution in first.items():
+        for point in distribution.entry_points.select(group=GROUP):
+            offers[point.name].add((name, point.value))
+    for name, offered in sorted(offers.items()):
+        who = " and ".join(sorted(giver for giver, _ in offered))
+        value = min(value for _, value in offered)
+        if name in POLICIES:
+            yield Finding(
+                "policies",
+                "warning",
+                f"{who} offers a policy {name!r}, which stays laxity's own",
+                f"name it as {value!r}, or have it offered by another name",
+            )
+        elif len({value for _, value in offered}) > 1:
+            yield Finding(
+                "policies",
+                "warning",
+                f"{name!r} is offered by {who}, so that nothing tells which is meant",
+                f"uninstall all but one, or name it as {value!r}",
+            )

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scheduler.cli.inputs import InputProblem, Source, conform, from_picture, parse_source
+
+
+def spec(*shape: int | None, dtype: str = "float32") -> dict[str, Any]:
+    return {"name": "image", "dtype": dtype, "shape": list(shape)}
+
+
+class TestPictures:
+    @pytest.fixture
+    def picture(self):
+        """Red, green, blue and white over black."""
+        picture = Image.new("RGB", (4, 2))
+        for x, colour in enumerate(((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255))):
+            picture.putpixel((x, 0), colour)
+        return picture
+
+    def test_channels_first(self, picture):
+        found = from_picture(picture, spec(3, None, None))
+        assert found.array.dtype == np.float32
+        assert found.array.shape == (3, 2, 4)
+        assert found.array[:, 0].tolist() == [[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1]]
+        assert "HWC -> CHW" in found.steps
+
+    def test_channels_last(self, picture):
+        found = from_picture(picture, spec(2, 4, 3, dtype="uint8"))
+        assert found.array.dtype == np.uint8
+        assert found.array[0, 1].tolist() == [0, 255, 0]
+
+    def test_without_channels(self, picture):
+        found = from_picture(picture, spec(2, 4))
+        assert found.array.shape == (2, 4)
+        assert found.array[0, 3] == 1
+        assert 0 < found.array[0, 0] < found.array[0, 1] < 1
+
+    def test_resized(self, picture):
+        found = from_picture(picture, spec(3, 224, 200))
+        assert found.array.shape == (3, 224, 200)
+        assert "resized to 200x224" in found.steps
+
+    def test_levels_may_be_turned_round(self, picture):
+        found = from_picture(picture, spec(1, 2, 4), (16, 0))
+        assert found.array[0, 0, 3] == 0
+        assert found.array[0, 1].tolist() == [16] * 4
+
+    def test_an_input_that_is_no_picture(self, picture):
+        with pytest.raises(InputProblem, match=r"float32 \[10\], which is no picture's shape"):
+            from_picture(picture, spec(10))
+
+
+class TestArrays:
+    @pytest.mark.parametrize(
+        ("text", "source"),
+        [
+            ("x.npy", Source(None, Path("x.npy"))),
+            ("image=x.npy", Source("image", Path("x.npy"))),
+            ("image=x.npz:scans[7]", Source("image", Path("x.npz"), "scans", 7)),
+            ("x.npz:scans", Source(None, Path("x.npz"), "scans")),
+            ("x.npy[-1]", Source(None, Path("x.npy"), None, -1)),
+            ("./a=b/x.png", Source(None, Path("a=b/x.png"))),
+        ],
+    )
+    def test_what_one_input_names(self, text, source):
+        assert parse_source(text) == source
+
+    @pytest.mark.parametrize(
+        ("shape", "wanted", "result"),
+        [
+            ((8, 8), (1, 8, 8), (1, 8, 8)),
+            ((1, 1, 8, 8), (1, 8, 8), (1, 8, 8)),
+            ((5,), (None,), (5,)),
+            ((8, 8), (None, 8, 8), (1, 8, 8)),
+            ((), (1,), (1,)),
+        ],
+    )
+    def test_dimensions_of_one_come_and_go(self, shape, wanted, result):
+        assert conform(np.ones(shape, np.float32), spec(*wanted)).array.shape == result
+
+    @pytest.mark.parametrize("shape", [(3, 8, 8), (8, 7), (64,), (1,)])
+    def test_nothing_else_is_reshaped(self, shape):
+        with pytest.raises(InputProblem, match=r"is float32 \[1, 8, 8\], not \["):
+            conform(np.ones(shape, np.float32), spec(1, 8, 8))
+
+    def test_many_items_are_one_too_many(self):
+        with pytest.raises(InputProblem, match=r"choose one of its 3 items, as in PATH\[0\]"):
+            conform(np.ones((3, 8, 8), np.float32), spec(1, 8, 8))
+
+    def test_numbers_are_not_cut_off(self):
+        with pytest.raises(InputProblem, match="float64 would lose by it"):
+            conform(np.ones(2), spec(2, dtype="uint8"))

@@ -1,0 +1,443 @@
+"""`laxity replay`: what it plays, what it says, and how it says no."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.journal import journal_files
+from replay.live_processes import LiveError
+from replay.results import RunResult, read_results
+from scheduler import Unavailable
+from scheduler.cli.main import main
+from tests.replay.test_journal import JournalledBox
+
+FLEET = """
+models: [{name: digits, base_ms: 5, per_item_ms: 1, jitter: 0.1, batches: [1, 2, 4]}]
+boxes: [{devices: [{id: "cpu:0"}]}]
+"""
+WORKLOAD = """
+requests: 200
+process: poisson
+load: 0.8
+mix: [{model: digits, deadline_ms: 50}]
+"""
+TRACE = "arrival_ms,qos,deadline_ms\n" + "".join(f"{i * 10},a,40\n" for i in range(100))
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    (tmp_path / "work.yaml").write_text(WORKLOAD)
+    (tmp_path / "trace.csv").write_text(TRACE)
+    folder: Path = tmp_path
+    return folder
+
+
+@pytest.fixture
+def run(files, monkeypatch, capsys):
+    """Runs a command line in the folder of the files; exit status, stdout, stderr."""
+    monkeypatch.chdir(files)
+    monkeypatch.delenv("LAXITY_URL", raising=False)
+
+    def run_it(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["laxity", "replay", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run_it
+
+
+def rows(path: str | Path = "rows.json") -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(Path(path).read_text())
+    return found
+
+
+def test_a_workload_with_policies_and_seeds(run):
+    status, out, _ = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf,fcfs", "--seeds", "2",
+        "--compare", "edf,fcfs", "--json", "rows.json", "--full", "full.json",
+    )  # fmt: skip
+    assert status == 0
+    assert "on time" in out
+    assert "±" in out
+    found = rows()
+    assert [(row["policy"], row["seed"]) for row in found] == [
+        ("edf", 1), ("fcfs", 1), ("edf", 2), ("fcfs", 2)
+    ]  # fmt: skip
+    assert {row["scenario"] for row in found} == {"work"}
+    assert [result.seed for result in read_results("full.json")] == [1, 1, 2, 2]
+
+
+def test_a_wrapped_policy_has_options_of_its_own(run):
+    hedged = "hedge?inner={name: edf, quantile: 0.9}&extra=0.1"
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--no-bound", "--json", "rows.json")
+    status, _, err = run(*words, "--policy", f"fcfs,{hedged}", "--compare", f"{hedged},edf")
+    assert status == 0, err
+    assert [row["policy"] for row in rows()] == ["fcfs", hedged, "edf"]
+
+
+def test_a_policy_that_raises_is_told_with_what_was_played(run):
+    Path("bad.py").write_text(RAISES)
+    status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--policy", "bad.py", "--load", "2")
+    assert status == 2
+    told = "policy 'bad.py' on work, load 2, seed 1 failed: IndexError: list index out of range"
+    assert f"{told}, at bad.py:3" in err
+
+
+RAISES = "class Raises:\n    def decide(self, view):\n        return [][3]\n"
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_policy_that_fails_takes_nothing_from_the_others(run, jobs):
+    Path("bad.py").write_text(RAISES)
+    status, out, err = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf,bad.py,fcfs", "--seeds", "2",
+        "--jobs", jobs, "--compare", "edf,bad.py", "--json", "rows.json", "--report", "r.html",
+    )  # fmt: skip
+    assert status == 2
+    faults = [line for line in err.splitlines() if "failed: IndexError" in line]
+    assert [line.partition(" failed")[0] for line in sorted(faults)] == [
+        f"laxity: policy 'bad.py' on work, load 0.8, seed {seed}" for seed in (1, 2)
+    ]
+    assert [(row["policy"], row["seed"]) for row in rows()] == [
+        ("edf", 1), ("fcfs", 1), ("edf", 2), ("fcfs", 2)
+    ]  # fmt: skip
+    for shown in (out, Path("r.html").read_text()):
+        assert "fcfs" in shown
+        assert "policy 'bad.py' on work, load 0.8, seed 2 failed" in " ".join(
+            html.unescape(shown).split()
+        )
+
+
+def test_a_policy_that_fails_in_one_scenario_is_played_in_the_others(run):
+    Path("some.py").write_text(
+        "from policies import make_policy\n\n"
+        "class Some:\n    def __init__(self):\n        self.inner = make_policy('edf')\n"
+        "    def decide(self, view):\n        sorted(view.targets)[3]\n"
+        "        return self.inner.decide(view)\n"
+    )
+    status, out, err = run(
+        "scenarios", "--only", "fleet-[28]", "--policy", "edf,some.py", "--requests", "30",
+        "--no-bound", "--json", "rows.json",
+    )  # fmt: skip
+    assert status == 2, err
+    assert [(row["scenario"], row["policy"]) for row in rows()] == [
+        ("fleet-2", "edf"), ("fleet-8", "edf"), ("fleet-8", "some.py")
+    ]  # fmt: skip
+    assert "policy 'some.py' on fleet-2" in err
+    assert "did not all play the same cases" in " ".join(out.split())
+
+
+def test_what_was_played_until_ctrl_c_is_shown_and_written(run, monkeypatch):
+    monkeypatch.setenv("MADE", "0")
+    Path("tired.py").write_text(
+        "import os\nfrom policies.edf import Edf\n\n"
+        "class Tired(Edf):\n    def __init__(self):\n        super().__init__()\n"
+        "        os.environ['MADE'] = str(int(os.environ['MADE']) + 1)\n"
+        "    def decide(self, view):\n        if int(os.environ['MADE']) == 4:\n"
+        "            raise KeyboardInterrupt\n        return super().decide(view)\n"
+    )
+    status, out, _ = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "tired.py", "--seeds", "4",
+        "--no-bound", "--json", "rows.json",
+    )  # fmt: skip
+    assert status == 130
+    assert [row["seed"] for row in rows()] == [1, 2]
+    assert "tired.py" in out
+
+
+def test_the_load_can_be_set(run):
+    run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "2", "--json", "a.json")
+    run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--json", "b.json")
+    (twice,), (usual,) = rows("a.json"), rows("b.json")
+    assert (twice["load"], usual["load"]) == (2, 0.8)
+    assert twice["on_time_share"] < usual["on_time_share"]  # type: ignore[operator]
+
+
+def test_several_loads_are_a_chart(run):
+    status, _, err = run(
+        "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf,fcfs", "--load", "1,0.5,2",
+        "--json", "rows.json", "--report", "r.html", "--chart", "c.svg",
+    )  # fmt: skip
+    assert status == 0
+    assert "the chart is in c.svg" in err
+    assert [row["load"] for row in rows()] == [1, 1, 0.5, 0.5, 2, 2]
+    for page in (Path("r.html").read_text(), Path("c.svg").read_text()):
+        assert "On-time share over load in work" in page
+        assert "edf at load 0.5" in page
+
+
+@pytest.mark.parametrize("load", ["0", "-1", "inf", "nan", "1,", "much", "0.5;1"])
+def test_a_load_is_a_share_of_what_the_fleet_can_do(run, load):
+    status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--load", load)
+    assert status == 2
+    assert "--load takes numbers from 0.001, such as 0.8 or 0.5,1,2" in err
+
+
+def test_a_chart_over_load_needs_two(run):
+    status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--chart", "c.svg")
+    assert status == 2
+    assert "--chart is drawn over load: give it several, such as --load 0.5,1,2" in err
+
+
+def test_a_trace_is_cut_scaled_and_given_a_model(run):
+    options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"
+    run("trace.csv", *options)
+    assert rows()[0]["requests"] == 100
+    run("trace.csv", *options, "--slice", "0.5:", "--speed", "2", "--rate-scale", "2")
+    assert 80 <= rows()[0]["requests"] <= 100  # type: ignore[operator]
+    assert rows()[0]["bound_share"] is None
+
+
+def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
+    Path("t.txt").write_text("".join(f"{at}\n" for at in (10, 20, 30)))
+    options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"
+    status, out, _ = run("t.txt", *options)
+    assert (status, rows()[0]["requests"]) == (0, 60)
+    assert out.startswith("t · 60 requests")
+    assert "where they are times, --format tells their unit" in " ".join(out.split())
+    status, out, _ = run("t.txt", *options, "--format", "timestamps-ms", "--slice", "0.01:")
+    assert (status, rows()[0]["requests"]) == (0, 2)
+    assert "--format tells" not in " ".join(out.split())
+    status, _, err = run("t.txt", *options, "--format", "timestamps")
+    assert status == 2
+    assert "t.txt:1: the time is '10', a number without a unit; expected the format tim" in err
+
+
+def test_a_damaged_file_of_a_journal_is_left_out_and_named(run):
+    box = JournalledBox(Path("days"), "goodput", 3, bytes=100_000, files=20)
+    box.live(400)
+    box.close()
+    options = "days", "--policy", "edf", "--no-bound", "--json", "rows.json"
+    run(*options)
+    (whole,) = rows()
+    bad = journal_files("days")[1]
+    bad.write_bytes(bad.read_bytes()[:17] + b"\xc1" * 50)
+    status, _, err = run(*options)
+    assert status == 0
+    assert err.count(f"{bad}, record 1: no msgpack") == 1, "each is said once"
+    assert "the file is left out" in err
+    (row,) = rows()
+    assert 0 < row["requests"] < whole["requests"]  # type: ignore[operator]
+    status, out, err = run("days", "--verify")
+    assert (status, out) == (2, "")
+    assert f"{bad}, record 1: no msgpack" in err
+
+
+def test_scenarios_write_their_rows(run):
+    status, out, _ = run(
+        "scenarios", "--only", "load-*", "--requests", "50", "--policy", "edf", "--json",
+        "rows.json", "--no-bound",
+    )  # fmt: skip
+    assert status == 0
+    assert "load-0_5" in out
+    assert len(rows()) == 7
+    assert {"scenario", "policy", "seed", "on_time_share", "bound_share", "p99_ms"} <= set(
+        rows()[0]
+    )
+
+
+def test_one_scenario_by_its_name_and_a_report(run):
+    status, _, err = run(
+        "drift-2x", "--requests", "100", "--policy", "edf,fcfs", "--report", "report.html"
+    )
+    assert status == 0
+    assert "report.html" in err
+    assert "<html" in Path("report.html").read_text()
+
+
+def test_a_file_may_be_called_as_the_scenario_is(run):
+    status, _, err = run("load-0_5", "--requests", "9", "--no-bound", "--json", "load-0_5")
+    assert status == 0, err
+    assert rows("load-0_5")
+
+
+def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("LAXITY_URL", raising=False)
+    status, _, err = run("trace.csv")
+    assert status == 1
+    assert err.endswith("is edge_agent running? Where none does, --fleet FILE names the targets\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lod-0_5"], "did you mean 'load-0_5'?"),
+        (["lod-0_5.csv"], "laxity: there is no file lod-0_5.csv\n"),
+        (["-", "--fleet", "fleet.yaml", "--format", "rates"], "stdin can't be played: a trace is"),
+        (["nofile", "--fleet", "fleet.yaml", "--format", "rates"], "no file and no scenario"),
+        (["days/journal"], "laxity: there is no file days/journal\n"),
+        (["scenarios", "--only", "nix"], "no scenario fits 'nix'"),
+        (["load-0_5", "--slice", "1:2"], "--slice is for traces and journals"),
+        (["load-0_5", "--policy", "efd"], "did you mean 'edf'?"),
+        (["load-0_5", "--against", "life"], "--against is sim or live"),
+        (["load-0_5", "--compare", "edf"], "--compare takes two policies"),
+        (["load-0_5", "--json", "no/where.json"], "there is no folder no"),
+        (["load-0_5", "--report", "empty"], "empty is a folder"),
+        (["work.yaml", "--fleet", "fleet.yaml", "--json", "./work.yaml"], "is what is read"),
+        (["work.yaml", "--fleet", "fleet.yaml", "--report", "fleet.yaml"], "is what is read"),
+        (["work.yaml", "--fleet", "tcp://box"], "'tcp://box' lacks a port: tcp://HOST:PORT"),
+        (["load-0_5", "--only", "load-*"], "--only is for 'scenarios'"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--deadline-ms", "inf"], "a number is too large"),
+        (["load-0_5", "--requests", "9", "--policy", "broken.py"], "broken.py"),
+        (["load-0_5", "--requests", "9", "--policy", "unmade.py"], "RuntimeError: no"),
+        (["load-0_5", "--policy", "goodput?quantile=["], "quantile has no value that can be read"),
+        (["empty", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for traces"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--slice", "0:inf"], "--slice goes from"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--load", "1"], "give it a --rate-scale"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--slice", "9"], "--slice is FROM:TO"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--model", "digit"], "did you mean 'digits'?"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--format", "azur"], "unknown trace format"),
+        (["bad.csv", "--fleet", "fleet.yaml"], "bad.csv:3: "),
+        (["far.csv", "--fleet", "fleet.yaml", "--no-bound"], "a number is too large"),
+        (["empty", "--fleet", "fleet.yaml"], "no file named *.journal"),
+        (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
+        (["fleet.yaml", "--fleet", "fleet.yaml"], "fleet.yaml: "),
+        (["traced.yaml", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for a trace b"),
+        (["load-0_5", "--policy", "goodput?quantile=!!bool x"], "quantile has no value that can"),
+        (["odd.yaml", "--fleet", "fleet.yaml"], "odd.yaml: "),
+        (["empty", "--verify", "--policy", "edf"], "--verify plays nothing: leave out --policy"),
+        (["work.yaml", "--against", "live", "--policy", "edf"], "own: leave out --policy"),
+    ],
+)
+def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
+    Path("empty").mkdir()
+    Path("traced.yaml").write_text("process: trace\npath: trace.csv\nmix: [{model: digits}]\n")
+    Path("odd.yaml").write_text("process: !!bool x\n")
+    Path("broken.py").write_text("class P:\n    def decide(self, view):\n        1 / 0\n")
+    Path("unmade.py").write_text(
+        "class P:\n"
+        "    def __init__(self):\n        raise RuntimeError('no')\n"
+        "    def decide(self, view):\n        return ()\n"
+    )
+    Path("bad.csv").write_text("arrival_ms,qos,deadline_ms\n0,a,40\n10,a,soon\n")
+    Path("far.csv").write_text(f"arrival_ms,qos,deadline_ms\n0,a,40\n{10**14},a,40\n")
+    status, out, err = run(*words)
+    assert status == 2
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_a_trace_in_a_pipe_is_refused_for_what_it_is(run, files):
+    os.mkfifo(files / "pipe")
+    status, _, err = run("pipe", "--fleet", "fleet.yaml")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "pipe is a pipe" in err
+
+
+def test_several_processes_send_to_a_running_box(run, monkeypatch):
+    def play(experiment, seed, url, processes):
+        if processes == 3:
+            raise LiveError("process 2 of the load generator has died")
+        return RunResult(experiment.name, f"with {processes}", seed, against="live"), []
+
+    monkeypatch.setattr("replay.live_experiment.play_experiment", play)
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")
+    status, _, err = run(*words, "--jobs", "2")
+    assert status == 0, err
+    assert [row["policy"] for row in rows()] == ["with 2"]
+    status, _, err = run(*words, "--jobs", "3")
+    assert (status != 0, err) == (True, "laxity: process 2 of the load generator has died\n")
+
+
+def test_what_was_played_before_a_box_was_gone_is_told(run, monkeypatch):
+    def play(experiment, seed, url, processes):
+        if seed == 3:
+            raise Unavailable("cannot reach the daemon")
+        return RunResult(experiment.name, "edf", seed, against="live"), []
+
+    monkeypatch.setattr("replay.live_experiment.play_experiment", play)
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")
+    status, _, err = run(*words, "--seeds", "4")
+    assert [row["seed"] for row in rows()] == [1, 2]
+    assert (status, err) == (1, "laxity: cannot reach the daemon\n")
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_was_played_until_ctrl_c_is_told(files, box, jobs):
+    mix = "[{model: digits, deadline_ms: 9000}]"
+    work = f"{{requests: 3000, process: poisson, rate_per_s: 100, mix: {mix}}}"
+    (files / "long.yaml").write_text(work)
+    command = [sys.executable, "-m", "scheduler.cli", "replay", "long.yaml"]
+    command += ["--fleet", "fleet.yaml", "--against", "live", "--url", box.url]
+    command += ["--json", "rows.json", "--jobs", jobs]
+    with subprocess.Popen(
+        command,
+        cwd=files,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        box.wait("infer", 100)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate()
+    (row,) = rows(files / "rows.json")
+    ended: Any = row["requests"]
+    assert 0 < ended < 3000
+    assert row["outcomes"] == {"completed": ended}
+    assert f"interrupted when {ended:,} requests had ended" in " ".join(out.split())
+    assert "Traceback" not in err
+    assert process.returncode == 130
+
+
+def test_files_of_the_same_name_are_refused_before_anything_is_played(run):
+    status, _, err = run("load-0_5", "--json", "rows.json", "--full", "./rows.json")
+    assert (status, err) == (2, f"laxity: {Path.cwd()}/rows.json is named twice\n")
+
+
+def test_without_a_box_or_a_fleet_it_says_so(run, monkeypatch):
+    monkeypatch.setenv("LAXITY_URL", "unix:///nowhere/laxity.sock")
+    status, _, err = run("work.yaml")
+    assert status == 1
+    assert "laxity: " in err
+
+
+@pytest.mark.parametrize(
+    ("decide", "place"),
+    [
+        (
+            "while True:\n            try: list(range(100))\n            except Exception: pass\n",
+            "at",
+        ),
+        ("yield Wake(view.now_ns + 1, 'again')\n", ""),
+    ],
+    ids=["never returns", "wakes itself up at every nanosecond"],
+)
+def test_a_policy_that_comes_to_no_end_is_named(files, decide, place):
+    """In a process of its own, because the tests' own limit of time uses the same alarm."""
+    policy = files / "endless.py"
+    policy.write_text(
+        "from scheduler.core.policy import Wake\n"
+        f"class Endless:\n    def decide(self, view):\n        {decide}"
+    )
+    code = (
+        "from replay import headway; from scheduler.cli.main import main; "
+        "headway.LIMIT_S = 2.0; main()"
+    )
+    asked = ["work.yaml", "--fleet", "fleet.yaml", "--policy", "endless.py"]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "replay", *asked],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=files,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    told = "policy 'endless.py' on work, load 0.8, seed 1 has been deciding for 2 s, 0.0"
+    assert told in ended.stderr
+    assert f"{place} endless.py:" in ended.stderr or not place

@@ -1,0 +1,181 @@
+"""`map` over frames that come while time passes, as a camera's do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from typing_extensions import assert_type
+
+from scheduler import AsyncClient, Client, Result, wire
+from tests.fake_box import FakeBox, Peer, ignore, image
+
+MINUTE_MS = 60_000
+
+
+def test_a_result_waits_for_one_frame_at_most(box: FakeBox) -> None:
+    told = 0
+
+    def camera() -> Iterator[wire.Tensors]:
+        for n in range(10):
+            assert told >= n - 1
+            yield image(n)
+            client.infer("digits", image(99), deadline_ms=MINUTE_MS)  # answered after that frame
+
+    with Client(box.url) as client:
+        for result in client.map("digits", camera(), deadline_ms=MINUTE_MS):
+            assert result["image"].item() == told
+            told += 1
+    assert told == 10
+
+
+def test_with_a_concurrency_of_one_a_result_waits_for_no_frame(box: FakeBox) -> None:
+    told = 0
+
+    def camera() -> Iterator[wire.Tensors]:
+        for n in range(5):
+            assert told == n
+            yield image(n)
+
+    with Client(box.url) as client:
+        for result in client.map("digits", camera(), deadline_ms=MINUTE_MS, concurrency=1):
+            assert result["image"].item() == told
+            told += 1
+    assert told == 5
+
+
+def test_a_type_checker_knows_what_comes(box: FakeBox) -> None:
+    with Client(box.url) as client:
+        for result in client.map("digits", [image(1)], deadline_s=60):
+            assert_type(result, Result)
+        for told in client.map("digits", [image(1)], deadline_s=60, return_exceptions=True):
+            assert_type(told, Result | Exception)
+
+    async def main() -> None:
+        async with AsyncClient(box.url) as client:
+            async for result in client.map("digits", [image(1)], deadline_s=60):
+                assert_type(result, Result)
+
+    asyncio.run(main())
+
+
+def test_durable_tasks_can_be_mapped_and_go_on(box: FakeBox) -> None:
+    def keep(peer: Peer, header: wire.Header) -> None:
+        if header["t"] == "task":
+            peer.send({"t": "reply", "id": header["id"], "value": {}})
+        else:
+            peer.answer({**header, "tensors": image(1)})
+
+    box.on_task = keep
+    with Client(box.url) as client:
+        frames = [image(1)] * 3
+        results = client.map("digits", frames, deadline_ms=MINUTE_MS, concurrency=2, durable=True)
+        assert [result["image"].item() for result in results] == [1] * 3
+        broken_off: Any = client.map("digits", frames, deadline_ms=MINUTE_MS, durable=True)
+        next(broken_off)
+        broken_off.close()
+    assert not box.messages("task_cancel")
+
+    async def main() -> list[float]:
+        async with AsyncClient(box.url) as client:
+            results = client.map("digits", frames, deadline_ms=MINUTE_MS, durable=True)
+            return [result["image"].item() async for result in results]
+
+    assert asyncio.run(main()) == [1] * 3
+
+
+def test_a_camera_that_blocks_the_event_loop_loses_no_frame(
+    box: FakeBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.client.frames._TURN_S", 0)
+
+    def camera() -> Iterator[wire.Tensors]:
+        for n in range(10):
+            yield image(n)
+            box.wait("infer", n + 1)
+
+    async def main() -> list[float]:
+        async with AsyncClient(box.url) as client:
+            results = client.map("digits", camera(), deadline_ms=MINUTE_MS)
+            return [result["image"].item() async for result in results]
+
+    assert asyncio.run(main()) == list(range(10))
+
+
+def test_who_sends_a_frame_once_the_last_was_answered_is_served(box: FakeBox) -> None:
+    async def main() -> None:
+        answered = asyncio.Event()
+
+        async def frames() -> AsyncIterator[Any]:
+            for n in range(5):
+                yield np.full(2, n, np.float32)
+                await answered.wait()
+                answered.clear()
+
+        seen = []
+        async with AsyncClient(box.url) as client:
+            async for result in client.map("digits", frames(), deadline_ms=MINUTE_MS):
+                seen.append(result["image"].tolist())
+                answered.set()
+        assert seen == [[n, n] for n in range(5)]
+
+    asyncio.run(main())
+
+
+def test_frames_that_are_waited_for_are_bounded_and_in_order(box: FakeBox) -> None:
+    async def main() -> None:
+        drawn = seen = 0
+
+        async def frames() -> AsyncIterator[wire.Tensors]:
+            nonlocal drawn
+            for drawn in range(1, 51):
+                yield image(drawn - 1)
+
+        async with AsyncClient(box.url) as client:
+            results = client.map("digits", frames(), deadline_ms=MINUTE_MS, concurrency=4)
+            async for result in results:
+                assert result["image"].item() == seen
+                seen += 1
+                assert drawn <= seen + 4  # and one that waits for its turn
+            assert seen == 50
+
+    asyncio.run(main())
+
+
+def test_what_is_wrong_with_frames_that_are_waited_for_is_raised_and_ends_them(
+    box: FakeBox,
+) -> None:
+    box.on_infer = ignore
+    ended = []
+
+    async def broken() -> AsyncIterator[wire.Tensors]:
+        yield image(1)
+        raise OSError("no camera")
+
+    async def endless() -> AsyncGenerator[wire.Tensors, None]:
+        try:
+            while True:
+                yield image(1)
+        finally:
+            ended.append("endless")
+
+    async def main() -> None:
+        async with AsyncClient(box.url) as client:
+            with pytest.raises(OSError, match="no camera"):
+                async for _ in client.map("digits", broken(), deadline_ms=MINUTE_MS):
+                    pass
+            source = endless()
+            results = client.map("digits", source, deadline_ms=MINUTE_MS, concurrency=3)
+            asking = asyncio.ensure_future(anext(results))
+            await asyncio.to_thread(box.wait, "infer", 4)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await source.aclose()
+
+    asyncio.run(main())
+    assert ended == ["endless"]
+    box.wait("cancel", 4)
