@@ -39,13 +39,13 @@ from scheduler.daemon.parts import (
     open_journal,
     open_tasks,
 )
-from scheduler.daemon.reloading import Reloaded, reloaded
+from scheduler.daemon.reloading import Reloaded, first_policy, reloaded
 from scheduler.ingress.certificates import HANDSHAKE_S, load_certificate, server_context
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.unix_door import UnixDoor
-from scheduler.policy_loading import check_policy, files_of
+from scheduler.policy_loading import files_of
 from scheduler.result import Result
 from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
@@ -101,7 +101,7 @@ class SchedulerProcess:
 
         Raises:
             OSError: A door's address can't be had.
-            ConfigError: The tokens can't be read.
+            ConfigError: The tokens can't be read, or the policy can't be made.
         """
         set_up_logging(config.log)
         if cores:
@@ -116,13 +116,14 @@ class SchedulerProcess:
         self._reading_since_s: float | None = None
         self._listening_file = door_socket.with_name(LISTENING)
         self._all_addresses: list[str] = []
-        self._policy_files = files_of(self._config.policy.name, self._config.policy.options)
+        policy = self._config.policy
+        self._policy_files = begun.files or files_of(policy.name, policy.options)
         self._hung_policy = HungPolicy(door_socket.with_name(HUNG_POLICY))
         self._started = time.monotonic()
         self._loop = uvloop.new_event_loop()
         looping = threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True)
         looping.start()
-        self._wait(self._open(links, door_socket))
+        self._wait(self._open(begun, links, door_socket))
         watched = self._loop, looping.ident, self._driver, self._end_for_policy
         threading.Thread(target=pulse.watch, args=watched, name="pulse", daemon=True).start()
         gc.collect()
@@ -185,15 +186,16 @@ class SchedulerProcess:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
 
-    async def _open(self, links: Mapping[str, Path], door_socket: Path) -> None:
+    async def _open(self, begun: Reloaded, links: Mapping[str, Path], door_socket: Path) -> None:
         config = self._config
         limits = config.limits
-        lacking = self._lacks_policy()
+        hung = self._hung_policy.why(config.policy, self._policy_files)
+        first, lacking = first_policy(begun, self._config_file, hung)
         policy = (DEFAULT, {}) if lacking else (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
         self._journal = open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
-        self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price)
+        self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price, first=first)
         self._driver.fell_back = lacking
         rules = DoorRules(
             site=config.site,
@@ -226,21 +228,6 @@ class SchedulerProcess:
         if self._neighbours is not None:
             self._door.neighbours = self._neighbours
             self._neighbours.start()
-
-    def _lacks_policy(self) -> str | None:
-        """Why to begin without the configured policy, where Ray brought this scheduler back.
-
-        It hung, or what it is loaded from is gone or broken by now, which the one before did not
-        need any more.
-        """
-        policy = self._config.policy
-        if is_brought_back():
-            try:
-                check_policy(policy, self._config_file)
-            except ConfigError as error:
-                log.error("the policy can't be loaded any more", error=str(error))
-                return str(error)
-        return self._hung_policy.why(policy, self._policy_files)
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer | UnixDoor:
         if address.path is None:

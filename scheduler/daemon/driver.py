@@ -60,6 +60,7 @@ class Driver:
         clock_ns: The monotonic clock.
         journal: Where each event and its commands are written down.
         cost_per_kwh: What energy costs.
+        first: That policy, where it was made elsewhere.
 
     Attributes:
         policy: Name and options of the policy that decides now.
@@ -78,12 +79,14 @@ class Driver:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         journal: Journal | None = None,
         cost_per_kwh: float = 0.0,
+        first: Policy | None = None,
     ) -> None:
         """Holds nothing and has no devices."""
         self.policy = policy
         self.fell_back: str | None = None
         self.catalog = Catalog()
-        self.core = Scheduler(load_policy(policy[0], **policy[1]), limits)
+        made = load_policy(policy[0], **policy[1]) if first is None else first
+        self.core = Scheduler(made, limits)
         self.clock_ns = clock_ns
         self.after_event: Callable[[], None] = lambda: None
         self.background: Background | None = None

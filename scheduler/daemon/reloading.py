@@ -11,6 +11,7 @@ import structlog
 from scheduler.config.box import Config, ConfigError, load_config
 from scheduler.core.policy import Policy
 from scheduler.policy_loading import check_policy, files_of
+from workers.starting_again import is_brought_back
 
 log = structlog.get_logger()
 
@@ -51,3 +52,30 @@ def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> 
         log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
     told = f"{config_file}: {', '.join(waiting)} wait for the next start"
     return Reloaded(taken, [told] if waiting else [], policy, files)
+
+
+def first_policy(
+    begun: Reloaded, config_file: Path | None, hung: str | None
+) -> tuple[Policy | None, str | None]:
+    """The policy that a scheduler begins with, or why without the configured one.
+
+    Args:
+        begun: What the configuration file says.
+        config_file: Which that is.
+        hung: Why its policy is not to be tried again.
+
+    Raises:
+        ConfigError: It can't be made. Where Ray brought the scheduler back that is no error: what
+            it is loaded from is gone or broken by now, which the one before did not need any more.
+    """
+    if hung is not None:
+        return None, hung
+    if begun.policy is not None:
+        return begun.policy, None
+    try:
+        return check_policy(begun.config.policy, config_file), None
+    except ConfigError as error:
+        if not is_brought_back():
+            raise
+        log.error("the policy can't be loaded any more", error=str(error))
+        return None, str(error)

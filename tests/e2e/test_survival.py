@@ -173,13 +173,18 @@ def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
 def test_a_scheduler_that_is_brought_back_does_without_a_policy_that_has_gone(
     models: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "own.py"
-    file.write_text("from policies.edf import Edf\n\n\nclass Own(Edf):\n    pass\n")
+    file, readers = tmp_path / "own.py", tmp_path / "readers"
+    file.write_text(
+        "import os\nfrom policies.edf import Edf\n\n\nclass Own(Edf):\n    pass\n\n\n"
+        f"with open({str(readers)!r}, 'a') as readers:\n    print(os.getpid(), file=readers)\n"
+    )
     agent = RunningAgent(tmp_path, models, policy={"name": str(file)})
     load = Load(agent.url)
     load.wait_for_result_after(0)
+    scheduler = agent.pid_of("SchedulerProcess")
+    assert readers.read_text().split().count(str(scheduler)) == 1, "it is made once"
     file.rename(tmp_path / "away")
-    os.kill(agent.pid_of("SchedulerProcess"), signal.SIGKILL)
+    os.kill(scheduler, signal.SIGKILL)
     load.wait_for_result_after(time.monotonic())
     with Client(agent.url) as client:
         status = client.status()
