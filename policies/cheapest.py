@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.outlook import Bid, Outlook
-from policies.plan import Plan, Planned, plan
-from policies.serving import candidates
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.plan import Plan, Planned, plan
+from policies.parts.serving import candidates
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.targets import TargetState

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from policies.outlook import Bid, Outlook
-from policies.serving import Candidate
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.serving import Candidate
 from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.targets import TargetState

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.outlook import Outlook
-from policies.serving import order, serve
+from policies.parts.outlook import Outlook
+from policies.parts.serving import order, serve
 from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Place, View

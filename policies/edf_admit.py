@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.edf import Edf
-from policies.outlook import Outlook
-from policies.plan import plan
-from policies.serving import order
+from policies.parts.outlook import Outlook
+from policies.parts.plan import plan
+from policies.parts.serving import order
 from scheduler.core.policy import Decision, Drop, View
 from scheduler.core.requests import Request
 

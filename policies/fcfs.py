@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from policies.outlook import Outlook
+from policies.parts.outlook import Outlook
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Place, View
 from scheduler.core.queues import ClassQueue

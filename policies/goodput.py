@@ -2,10 +2,10 @@
 
 Rule, in seven parts:
 
-* Admission (`policies.admission`). A new request is refused at once if it would most likely not
+* Admission (`parts.admission`). A new request is refused at once if it would most likely not
   be served in time: by the work queued ahead of it, and by what became of such promises before.
-  One that is only behind what is lighter is admitted, and that gives way (`policies.outbidding`).
-* Displacing (`policies.displacing`). Where others that come while something runs would be late for
+  One that is only behind what is lighter is admitted, and that gives way (`parts.outbidding`).
+* Displacing (`parts.displacing`). Where others that come while something runs would be late for
   it, and are worth more, it leaves room for them; a new request that could not is refused at once.
 * Service. Of the batches that an open target could finish in time, of every class, variant and
   size, the one that is worth most goes, unless that harms something of a more important priority:
@@ -15,9 +15,9 @@ Rule, in seven parts:
   where slack is how much earlier than its deadline a request would be done, and scale is a
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second. Under
-  overload what can wait is worth more, since its time is scarce (`policies.scarcity`). What others
+  overload what can wait is worth more, since its time is scarce (`parts.scarcity`). What others
   lose behind a batch of that size, and would not behind another, is taken off its worth.
-* Bunches (`policies.gathering`). Where what comes while nothing waits is mostly followed by more at
+* Bunches (`parts.gathering`). Where what comes while nothing waits is mostly followed by more at
   once, as from cameras that are triggered together, and not all was in time lately, it is held for
   a tenth of its batch's time.
 * Dropping. What no target can finish in time any more is dropped at once.
@@ -44,17 +44,17 @@ from collections.abc import Iterator
 from math import exp
 from operator import itemgetter
 
-from policies.admission import Admission
-from policies.apart import Apart
-from policies.away import Away
-from policies.buying import price, purchases
-from policies.displacing import Displacement
-from policies.gathering import Gathering
-from policies.odds import CHOICES, Odds
-from policies.outbidding import Outbidding
-from policies.outlook import Bid, Outlook
-from policies.scarcity import Scarcity
-from policies.serving import Candidate, candidates, fill, order
+from policies.parts.admission import Admission
+from policies.parts.apart import Apart
+from policies.parts.away import Away
+from policies.parts.buying import price, purchases
+from policies.parts.displacing import Displacement
+from policies.parts.gathering import Gathering
+from policies.parts.odds import CHOICES, Odds
+from policies.parts.outbidding import Outbidding
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.scarcity import Scarcity
+from policies.parts.serving import Candidate, candidates, fill, order
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
@@ -96,7 +96,7 @@ class Alone:
 
     Args:
         quantile: Which quantile of latency to count on, from 0 to 1; if not given 0.95, or less
-            where that would refuse too much (`policies.odds`).
+            where that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
             longest batch that could be sent.
     """
@@ -349,7 +349,7 @@ class Goodput(Alone):
 
     Args:
         quantile: Which quantile of latency to count on, from 0 to 1; if not given 0.95, or less
-            where that would refuse too much (`policies.odds`).
+            where that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
             longest batch that could be sent.
     """

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from policies.budget import HourlyBudget
 from policies.goodput import Goodput
+from policies.parts.budget import HourlyBudget
+from policies.parts.wrapping import Wrapper
 from policies.spill import Spill
-from policies.wrapping import Wrapper
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Hedge, Place, Policy, View, Wake, watches_runs
 from scheduler.core.requests import Request

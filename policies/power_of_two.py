@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.binding import Binding
-from policies.outlook import Bid
+from policies.parts.binding import Binding
+from policies.parts.outlook import Bid
 from scheduler.core.chance import Chance
 from scheduler.core.policy import Decision, View
 from scheduler.core.requests import Request

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.edf import Edf
-from policies.outlook import Outlook
-from policies.plan import plan
-from policies.wrapping import Wrapper
+from policies.parts.outlook import Outlook
+from policies.parts.plan import plan
+from policies.parts.wrapping import Wrapper
 from scheduler.core.policy import Decision, Drop, Policy, View
 
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.away import Away
-from policies.budget import HourlyBudget
 from policies.goodput import Alone
-from policies.wrapping import Wrapper
+from policies.parts.away import Away
+from policies.parts.budget import HourlyBudget
+from policies.parts.wrapping import Wrapper
 from scheduler.core.policy import Decision, Policy, View
 from scheduler.core.targets import TargetState
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.outlook import Bid, Outlook
-from policies.serving import Candidate, candidates, serve
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.serving import Candidate, candidates, serve
 from scheduler.core.policy import Decision, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.targets import TargetState

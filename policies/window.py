@@ -19,8 +19,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from policies.outlook import Outlook
-from policies.serving import order
+from policies.parts.outlook import Outlook
+from policies.parts.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Drop, Place, View
 from scheduler.core.queues import ClassQueue

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from policies.outlook import Outlook
-from policies.serving import candidates, serve
+from policies.parts.outlook import Outlook
+from policies.parts.serving import candidates, serve
 from scheduler.core.policy import Decision, Place, View
 from scheduler.core.targets import TargetState
 

@@ -10,7 +10,7 @@ import pytest
 
 from policies import make_policy
 from policies.goodput import CALM, LEAST_SCALE, Alone
-from policies.serving import Candidate
+from policies.parts.serving import Candidate
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
 

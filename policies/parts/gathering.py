@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.outlook import Outlook
-from policies.serving import Candidate
+from policies.parts.outlook import Outlook
+from policies.parts.serving import Candidate
 from scheduler.core.policy import Wake
 from scheduler.core.requests import Request
 

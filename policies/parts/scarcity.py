@@ -12,7 +12,7 @@ learned from what is refused or dropped.
 
 from __future__ import annotations
 
-from policies.admission import Admission
+from policies.parts.admission import Admission
 from scheduler.core.requests import Request, RequestClass
 
 LEAST = 0.02

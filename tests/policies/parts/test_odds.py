@@ -9,7 +9,7 @@ import pytest
 
 from policies.goodput import Alone, Goodput
 from policies.hedge import Hedged
-from policies.odds import CHOICES, EVERY_NS, MARGIN, RECENT, Odds
+from policies.parts.odds import CHOICES, EVERY_NS, MARGIN, RECENT, Odds
 from policies.spill import Spill
 from replay.laws import watched
 from replay.simulator import Arrival, Simulator

@@ -10,7 +10,7 @@ target can be expected to lose
 per time in which it came. `share` is that target's part of the rate at which all serve its class.
 What is finished instead is worth something as well: that much per time of all targets, so of what
 costs as much as it is worth nothing is lost. Only what costs less per weight than the request, and
-is not less important, counts. Weights count as far as each would be in time (`policies.odds`).
+is not less important, counts. Weights count as far as each would be in time (`parts.odds`).
 
 Where that is more than the run is worth, it is to leave room for all of it: what is cheaper may
 need a share of what the targets can do that no long run has taken, and no more. So of several
@@ -36,9 +36,9 @@ from collections.abc import Container, Sequence
 from itertools import accumulate
 from operator import itemgetter, mul
 
-from policies.admission import Admission
-from policies.outlook import Bid, Outlook
-from policies.serving import Candidate
+from policies.parts.admission import Admission
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.serving import Candidate
 from scheduler.core.policy import Drop, Place, Wake
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.sizes import step_of
@@ -290,7 +290,7 @@ class Displacement:
         return lost / self._since_ns() / self._odds(bid)
 
     def _odds(self, bid: Bid) -> float:
-        """How likely it is in time, as a part of how likely others are (`policies.odds`)."""
+        """How likely it is in time, as a part of how likely others are (`parts.odds`)."""
         return bid.quantile / self._outlook.quantile
 
     def _share(self, alike: _Alike, target_id: str) -> float:

@@ -6,7 +6,7 @@ the time of the targets that serve it, so it delays a request only on those that
 costs more time per weight than others is taken to wait longer, if there is something as important
 behind it that would have to wait for it, so that it is refused first.
 
-How far that is from the truth is learned from what becomes of promises (`policies.caution`), and
+How far that is from the truth is learned from what becomes of promises (`parts.caution`), and
 the wait is multiplied by it.
 """
 
@@ -16,10 +16,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from policies.caution import Caution
-from policies.outlook import Outlook
-from policies.pace import Pace
-from policies.serving import order
+from policies.parts.caution import Caution
+from policies.parts.outlook import Outlook
+from policies.parts.pace import Pace
+from policies.parts.serving import order
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass

@@ -10,7 +10,7 @@ from replay.scenarios import load_scenario
 from scheduler.core.commands import Finish
 from scheduler.core.outcomes import Outcome
 from tests.core.world import MS, of, outcomes, request, submit
-from tests.policies.test_admission import full
+from tests.policies.parts.test_admission import full
 
 LIGHT = ((2, 9, 1.0), (3, 13, 1.0), (4, 17, 1.0))
 """All that can be done by 17 ms: id, deadline in ms, weight."""

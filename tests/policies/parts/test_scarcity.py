@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.goodput import Goodput
-from policies.scarcity import LEAST, MEMORY, Scarcity
+from policies.parts.scarcity import LEAST, MEMORY, Scarcity
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
 from scheduler.core.events import Submitted, TargetUp

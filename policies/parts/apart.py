@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from policies.outlook import Outlook
-from policies.pace import Pace
-from policies.plan import plan
+from policies.parts.outlook import Outlook
+from policies.parts.pace import Pace
+from policies.parts.plan import plan
 from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState

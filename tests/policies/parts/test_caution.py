@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from policies.caution import _KINDS, BROKEN, KEPT, LEAST, MISSED, MOST, Caution
 from policies.goodput import Goodput
-from policies.pace import Pace
+from policies.parts.caution import _KINDS, BROKEN, KEPT, LEAST, MISSED, MOST, Caution
+from policies.parts.pace import Pace
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
 from scheduler.core.events import Submitted, TargetUp

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from policies.outlook import Bid, Outlook
-from policies.serving import largest
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.serving import largest
 from scheduler.core.policy import Place
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from policies.caution import BROKEN, MISSED
 from policies.goodput import Goodput
+from policies.parts.caution import BROKEN, MISSED
 from replay.laws import Watch
 from scheduler.core.commands import Dispatch, Finish
 from scheduler.core.events import BatchDone, Submitted, TargetDown, TargetUp, Woken

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from math import inf
 
-from policies.admission import Admission
-from policies.outlook import Outlook
-from policies.serving import order
+from policies.parts.admission import Admission
+from policies.parts.outlook import Outlook
+from policies.parts.serving import order
 from scheduler.core.policy import Drop
 from scheduler.core.requests import Request, RequestClass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from policies.outlook import Bid
+from policies.parts.outlook import Bid
 
 
 class Pace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from policies.outlook import Bid, Outlook
+from policies.parts.outlook import Bid, Outlook
 from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Drop, Place, View, Wake

@@ -6,8 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from policies.gathering import SHARE
 from policies.goodput import Goodput
+from policies.parts.gathering import SHARE
 from replay.experiment import PolicyChoice
 from replay.laws import Watch
 from replay.scenarios import FOLDER, load_scenario
@@ -156,5 +156,5 @@ def test_cameras_in_step_gain_by_it(monkeypatch):
         return fmean(experiment.simulate(choice, seed).on_time_share() for seed in (1, 2, 3))
 
     held = on_time()
-    monkeypatch.setattr("policies.gathering.SHARE", 0.0)
+    monkeypatch.setattr("policies.parts.gathering.SHARE", 0.0)
     assert held > on_time() + 0.05

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from policies.outlook import Bid, Outlook
-from policies.serving import order
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.requests import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from policies.odds import Odds
+from policies.parts.odds import Odds
 from scheduler.core.latency import Ladder, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Drop, Place, View

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import exp, log
 
-from policies.pace import Pace
+from policies.parts.pace import Pace
 
 BROKEN = 1.05
 """The factor rises by this when something that was admitted has to be dropped. Together with `KEPT`

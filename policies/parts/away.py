@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from policies.apart import Apart
-from policies.buying import Affords, price, purchases
-from policies.outlook import Bid, Outlook
+from policies.parts.apart import Apart
+from policies.parts.buying import Affords, price, purchases
+from policies.parts.outlook import Bid, Outlook
 from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState

@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from policies.outlook import Bid, Outlook
-from policies.serving import order
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request
