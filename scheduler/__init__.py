@@ -75,10 +75,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'scheduler' has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "scheduler.errors")), name)
+if not TYPE_CHECKING:  # a type checker that saw it would take any name for one that there is
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'scheduler' has no attribute {name!r}")
+        return getattr(import_module(_HOMES.get(name, "scheduler.errors")), name)
 
 
 def __dir__() -> list[str]:
