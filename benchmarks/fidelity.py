@@ -42,7 +42,7 @@ from benchmarks.fidelity_points import (
 )
 from benchmarks.figures import write_figures
 from benchmarks.spawned_agent import prefer, spawned_agent
-from replay.fleet import Fleet
+from replay.fleet.model import Fleet
 
 CLOUD = {
     "base_ms": 28.0,

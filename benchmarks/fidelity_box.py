@@ -26,10 +26,10 @@ from benchmarks.fidelity_points import (
     slope,
 )
 from replay.caller import Caller, observed_caller
-from replay.fleet import Device, Fleet, Truth
-from replay.fleet_world import FIRST_SEED, Link
+from replay.fleet.model import Device, Fleet, Truth
+from replay.fleet.world import FIRST_SEED, Link
 from replay.journal import read_journal, targets
-from replay.live import LiveEnding, play_live
+from replay.live.replay import LiveEnding, play_live
 from replay.observed import Observation
 from replay.simulator import Arrival
 from scheduler import Client

@@ -11,7 +11,7 @@ from statistics import mean, pstdev
 
 from replay.caller import Caller
 from replay.experiment import Experiment, PolicyChoice
-from replay.fleet import Fleet
+from replay.fleet.model import Fleet
 from replay.simulator import Arrival, Simulator
 from replay.sources import WorkloadSource
 from replay.workloads import Fixed, Mix, MixEntry, Stream, Uniform, Workload

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from replay.open_loop import SETTLE_S, in_time, outcome_of, settle
+from replay.live.open_loop import SETTLE_S, in_time, outcome_of, settle
 from scheduler import AsyncClient
 
 JITTER = 0.3

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from replay.bound import fluid_bound, whole_bound
-from replay.fleet import Fleet
+from replay.fleet.model import Fleet
 from replay.headway import NoEnd, played, watch
 from replay.results import RunResult
 from replay.simulator import Arrival, Ending, OnLook, OnRun, Simulator

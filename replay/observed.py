@@ -16,8 +16,8 @@ from operator import attrgetter
 from pathlib import Path
 from statistics import fmean, median
 
-from replay.fleet import Device, Fleet, FleetError, Truth, way_to
-from replay.fleet_world import Tempo
+from replay.fleet.model import Device, Fleet, FleetError, Truth, way_to
+from replay.fleet.world import Tempo
 from replay.journal import read_on_one_clock, targets
 from replay.journal_files import Note, warn
 from scheduler.core.commands import Command, Dispatch

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from replay.experiment import Experiment
-from replay.fleet import Fleet
-from replay.fleet_sources import JOURNAL, load_fleet
+from replay.fleet.model import Fleet
+from replay.fleet.sources import JOURNAL, load_fleet
 from replay.observed import observed_fleet
 from replay.readers import FORMATS, format_of, open_trace
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import configs
 from replay.experiment import Experiment
-from replay.fleet import Fleet
-from replay.fleet_file import parse_fleet, read_fleet
+from replay.fleet.file import parse_fleet, read_fleet
+from replay.fleet.model import Fleet
 from replay.sources import WorkloadSource, load_of
 from replay.workloads import Workload, parse_workload
 from scheduler.config.problems import ConfigError, problems_of, read_yaml_file

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from replay.fleet import Fleet, FleetError, Kind
+from replay.fleet.model import Fleet, FleetError, Kind
 from replay.simulator import Arrival
 from replay.workloads import Amount, MixEntry, OneOf, Stream, Uniform, Workload
 from scheduler.core.requests import RequestClass

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from policies import POLICIES
-from replay.fleet_file import DeviceFile, FleetFile, LinkFile, ModelProfile
+from replay.fleet.file import DeviceFile, FleetFile, LinkFile, ModelProfile
 from replay.readers import FORMATS
 from replay.workloads.mix import MixEntry
 from replay.workloads.processes import PROCESSES

@@ -22,8 +22,8 @@ from benchmarks.fidelity_points import (
     verdict,
 )
 from replay.caller import Caller
-from replay.fleet import Device, Fleet, Truth
-from replay.fleet_world import Tempo
+from replay.fleet.model import Device, Fleet, Truth
+from replay.fleet.world import Tempo
 from replay.simulator import Arrival
 from scheduler.core.targets import TargetSpec
 from tests.core.world import MS, M, offer

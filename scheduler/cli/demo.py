@@ -37,7 +37,7 @@ def demo(
     ] = False,
 ) -> None:
     """Start a box of its own, overload it, kill its worker, and show what became of deadlines."""
-    from replay.demo import Demo
+    from replay.demo.run import Demo
 
     check_places(json_file)
     raise typer.Exit(Demo(seconds_per_phase, cameras, seed, json_file, keep).run())

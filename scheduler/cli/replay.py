@@ -215,7 +215,7 @@ def _play_live(
     experiments: list[Experiment], url: str | None, seeds: int, jobs: int
 ) -> tuple[list[RunResult], BaseException | None]:
     """What came of each; and why not all were played: the box was gone after some, or Ctrl-C."""
-    from replay.live_experiment import Interrupted, play_experiment
+    from replay.live.experiment import Interrupted, play_experiment
 
     results: list[RunResult] = []
     with _progress(len(experiments) * seeds) as advance:

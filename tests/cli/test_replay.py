@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from replay.journal import journal_files
-from replay.live_processes import LiveError
+from replay.live.processes import LiveError
 from replay.results import RunResult, read_results
 from scheduler import Unavailable
 from scheduler.cli.main import main
@@ -345,7 +345,7 @@ def test_several_processes_send_to_a_running_box(run, monkeypatch):
             raise LiveError("process 2 of the load generator has died")
         return RunResult(experiment.name, f"with {processes}", seed, against="live"), []
 
-    monkeypatch.setattr("replay.live_experiment.play_experiment", play)
+    monkeypatch.setattr("replay.live.experiment.play_experiment", play)
     words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")
     status, _, err = run(*words, "--jobs", "2")
     assert status == 0, err
@@ -360,7 +360,7 @@ def test_what_was_played_before_a_box_was_gone_is_told(run, monkeypatch):
             raise Unavailable("cannot reach the daemon")
         return RunResult(experiment.name, "edf", seed, against="live"), []
 
-    monkeypatch.setattr("replay.live_experiment.play_experiment", play)
+    monkeypatch.setattr("replay.live.experiment.play_experiment", play)
     words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")
     status, _, err = run(*words, "--seeds", "4")
     assert [row["seed"] for row in rows()] == [1, 2]

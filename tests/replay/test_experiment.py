@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from replay.experiment import Experiment, PolicyChoice, run_all
-from replay.fleet import Fleet
-from replay.fleet_file import parse_fleet
+from replay.fleet.file import parse_fleet
+from replay.fleet.model import Fleet
 from replay.report import summary
 from replay.results import Row, Rows, RunResult, read_results, results_json, write_results
 from replay.simulator import Arrival

@@ -11,8 +11,8 @@ import pytest
 
 from policies import make_policy
 from replay.experiment import PolicyChoice
-from replay.fleet import Device, Fleet, FleetError, Truth, way_to
-from replay.fleet_sources import load_fleet
+from replay.fleet.model import Device, Fleet, FleetError, Truth, way_to
+from replay.fleet.sources import load_fleet
 from replay.observed import Observation
 from replay.planning import Ask, plan
 from replay.simulator import Arrival, Simulator

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from replay.experiment import PolicyChoice
-from replay.fleet import FleetError
+from replay.fleet.model import FleetError
 from replay.scenarios import FOLDER, ScenarioError, load_scenario, standard_scenarios
 from replay.sources import WorkloadSource
 from replay.workloads import Fixed, Mix

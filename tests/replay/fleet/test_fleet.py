@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from policies import make_policy
-from replay.fleet import Device, Fleet, FleetError, Kind, Truth, quantile_samples
-from replay.fleet_file import LinkFile, parse_fleet
-from replay.fleet_sources import fleet_of_models, load_fleet, table_fleet
-from replay.fleet_world import RESEND_NS, Course, Link, Tempo
+from replay.fleet.file import LinkFile, parse_fleet
+from replay.fleet.model import Device, Fleet, FleetError, Kind, Truth, quantile_samples
+from replay.fleet.sources import fleet_of_models, load_fleet, table_fleet
+from replay.fleet.world import RESEND_NS, Course, Link, Tempo
 from replay.links import LOST, Delay, LinkTrace
 from replay.readers import TraceError
 from replay.simulator import Arrival, Ending, Simulator

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import make_policy
-from replay.live import LiveEnding, play_live
+from replay.live.replay import LiveEnding, play_live
 from replay.results import RunResult
 from replay.simulator import Ending, Simulator
 from replay.workloads import Clients, ClientStream, Fixed, Mix, MixEntry, WorkloadError

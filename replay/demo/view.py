@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from replay.cameras import Run
-from replay.demo_figures import Phase, group, percentiles
+from replay.demo.figures import Phase, group, percentiles
 
 Figures = Mapping[str, Any]
 

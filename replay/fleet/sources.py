@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from replay.fleet import Device, Fleet, FleetError, Truth, quantile_samples, way_to
-from replay.fleet_file import read_fleet
+from replay.fleet.file import read_fleet
+from replay.fleet.model import Device, Fleet, FleetError, Truth, quantile_samples, way_to
 from replay.readers import Lines, TraceError, open_lines
 from replay.readers.columns import header_cells
 from replay.readers.lines import shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replay.experiment import Experiment
-from replay.live import LiveEnding, play_live
+from replay.live.replay import LiveEnding, play_live
 from replay.results import Row, RunResult
 from replay.workloads import Clients
 from scheduler import Client, LaxityError

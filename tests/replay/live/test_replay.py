@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from policies import make_policy
-from replay.live import LiveEnding, LiveTally, Player, Spread, play_live, simulated
-from replay.live_experiment import play_experiment
-from replay.live_inputs import random_inputs
-from replay.live_processes import LiveError
+from replay.live.experiment import play_experiment
+from replay.live.inputs import random_inputs
+from replay.live.processes import LiveError
+from replay.live.replay import LiveEnding, LiveTally, Player, Spread, play_live, simulated
 from replay.planning import Ask
 from replay.planning import plan as planned
 from replay.simulator import Arrival, Simulator

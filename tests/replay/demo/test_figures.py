@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from replay.cameras import Record, Shot
-from replay.demo_box import device_cores
-from replay.demo_figures import PHASES, Kill, capacity_of, laws, phase_figures, recovery
-from replay.demo_view import share, summary
+from replay.demo.box import device_cores
+from replay.demo.figures import PHASES, Kill, capacity_of, laws, phase_figures, recovery
+from replay.demo.view import share, summary
 
 NORMAL, FCFS, GOODPUT, KILLED = PHASES
 

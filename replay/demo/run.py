@@ -21,8 +21,8 @@ import uvloop
 from rich.console import Console
 
 from replay.cameras import Run, Scans, lag_warning, make_cameras, schedule
-from replay.demo_box import Box, DemoError, generator_cores
-from replay.demo_figures import (
+from replay.demo.box import Box, DemoError, generator_cores
+from replay.demo.figures import (
     PHASES,
     Kill,
     capacity_of,
@@ -30,7 +30,7 @@ from replay.demo_figures import (
     phase_figures,
     recovery,
 )
-from replay.demo_view import Screen, number, summary
+from replay.demo.view import Screen, number, summary
 from scheduler import AsyncClient, LaxityError
 
 MODEL, VARIANT = "digits", "large"

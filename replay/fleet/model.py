@@ -1,6 +1,6 @@
 """A fleet: what a scheduler is told of its targets, and what is true of them.
 
-`replay.fleet_sources.load_fleet` reads one from a file, from the profile of a running box or from
+`replay.fleet.sources.load_fleet` reads one from a file, from the profile of a running box or from
 a table of profiles.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 
 from replay.bound import Conditions, ServiceTimes
-from replay.fleet_world import (
+from replay.fleet.world import (
     FAR_NS,
     FIRST_SEED,
     Course,

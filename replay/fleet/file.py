@@ -27,8 +27,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from yaml import Node
 
-from replay.fleet import Device, Fleet, Truth, lognormal_samples, quantile_samples
-from replay.fleet_world import Incident, Link
+from replay.fleet.model import Device, Fleet, Truth, lognormal_samples, quantile_samples
+from replay.fleet.world import Incident, Link
 from replay.links import open_links
 from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
 from scheduler.core.offers import Offer

@@ -22,7 +22,8 @@ from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from replay.live import (
+from replay.live.inputs import MakeInputs
+from replay.live.replay import (
     PROGRESS_S,
     LiveEnding,
     LiveTally,
@@ -31,7 +32,6 @@ from replay.live import (
     Player,
     run_precisely,
 )
-from replay.live_inputs import MakeInputs
 from replay.simulator import Arrival
 from scheduler import AsyncClient, LaxityError
 

@@ -17,9 +17,9 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from replay.closed_loop import Turns
-from replay.live_inputs import Inputs, MakeInputs, random_inputs
-from replay.open_loop import SETTLE_S, in_time, outcome_of, outcome_of_error, settle
+from replay.live.closed_loop import Turns
+from replay.live.inputs import Inputs, MakeInputs, random_inputs
+from replay.live.open_loop import SETTLE_S, in_time, outcome_of, outcome_of_error, settle
 from replay.simulator import Arrival, Ending
 from replay.workloads import Clients
 from scheduler import AsyncClient, LaxityError
@@ -323,7 +323,7 @@ def play_live(
     if processes > 1 and isinstance(arrivals, Clients):
         raise ValueError("clients that wait for their answers are played by one process: --jobs 1")
     if processes > 1:
-        from replay.live_processes import Crew
+        from replay.live.processes import Crew
 
         return Crew(url, token, make_inputs, processes, settle_s).play(arrivals, on_end, progress)
     return run_precisely(_play_here(url, arrivals, on_end, token, make_inputs, settle_s, progress))

@@ -1,0 +1,1 @@
+"""Requests against a running box: sent when they are due, whatever comes back."""
