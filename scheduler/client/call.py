@@ -224,9 +224,9 @@ def infer_call(
         if not isinstance(variant, str) or not variant:
             raise InvalidInput(f"variant is the name of a variant of the model, not {variant!r}")
         header["variant"] = variant
-    if priority != DEFAULT_PRIORITY or type(priority) is not int:
+    if type(priority) is not int or priority != DEFAULT_PRIORITY:
         header["priority"] = _checked_priority(priority)
-    if weight != 1:
+    if type(weight) is not float or weight != 1:
         header["weight"] = _checked_weight(weight)
     if accept_late:
         header["late"] = True
