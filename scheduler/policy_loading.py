@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -206,12 +207,14 @@ def _module(name: str, where: str) -> ModuleType:
 
 def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
     if class_name:
-        if not hasattr(module, class_name):
+        try:
+            found = attrgetter(class_name)(module)  # an entry point may name one within another
+        except AttributeError:
             there = [n for n, made in vars(module).items() if inspect.isclass(made)]
             raise ValueError(
                 f"policy {name!r}: {_where(module)} has no {class_name!r}{hint(class_name, there)}"
-            )
-        return _checked(name, getattr(module, class_name))
+            ) from None
+        return _checked(name, found)
     own = [
         found
         for found in vars(module).values()

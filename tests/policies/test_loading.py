@@ -62,6 +62,13 @@ def test_a_file_with_one_policy_need_not_name_it(own, monkeypatch):
     assert type(load_policy("own_policy.py")).__name__ == "Own"
 
 
+def test_a_policy_within_another_class_is_named_as_an_entry_point_does(own):
+    own.write_text(f"{OWN}\n\nclass Family:\n    Own = Own\n")
+    assert type(load_policy(f"{own}:Family.Own")).__name__ == "Own"
+    with pytest.raises(ValueError, match=r"own_policy.py has no 'Family\.Onw'"):
+        load_policy(f"{own}:Family.Onw")
+
+
 def test_a_file_is_read_anew(own):
     load_policy(str(own))
     own.write_text(OWN.replace("depth: int = 3)", "depth: int = 4)"))
