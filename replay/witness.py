@@ -7,10 +7,8 @@ is written down before: to a process that reads it and outlives this one, or to 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,7 +43,7 @@ def noted(doing: str) -> Iterator[None]:
 
 @contextmanager
 def witnessed() -> Iterator[None]:
-    """Has stderr told what was `noted` last, should this process end inside, but for a SIGTERM."""
+    """Has stderr told what was `noted` last, should this process end inside."""
     global _write
     witness = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _WITNESS],
@@ -60,22 +58,10 @@ def witnessed() -> Iterator[None]:
         with suppress(OSError):  # without a witness it only goes untold
             os.write(number, " ".join(doing.split()).encode(errors="replace") + b"\n")
 
-    def end(number: int, _frame: object) -> None:
-        if os.getpid() == own:  # and not a process that a policy has forked
-            write("no more")
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
-
-    own, _write = os.getpid(), write
-    is_main = threading.current_thread() is threading.main_thread()
-    handled = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if handled:
-        signal.signal(signal.SIGTERM, end)
+    _write = write
     try:
         yield
     finally:
-        if handled:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _write = before
         write("no more")  # the pipe may stay open: processes that a policy has started have it
         witness.stdin.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -85,15 +84,6 @@ def test_what_a_policy_has_started_is_not_waited_for():
         timeout=PATIENCE_S,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_whoever_is_told_to_end_blames_nobody():
-    told = "import os, signal; from replay.witness import noted, witnessed\n"
-    told += "with witnessed(), noted('it was told'): os.kill(os.getpid(), signal.SIGTERM)"
-    ended = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert (ended.returncode, ended.stderr) == (-signal.SIGTERM, "")
 
 
 def test_of_what_ends_as_it_should_nothing_is_told(capfd):
