@@ -45,7 +45,7 @@ from typing import Any
 
 import numpy as np
 
-from replay.cameras import Record
+from replay.demo.cameras import Record
 
 REFUSALS = ("infeasible", "overloaded", "unavailable")
 """Outcomes that say no without having tried."""

@@ -20,8 +20,8 @@ import numpy as np
 import uvloop
 from rich.console import Console
 
-from replay.cameras import Run, Scans, lag_warning, make_cameras, schedule
 from replay.demo.box import Box, DemoError, generator_cores
+from replay.demo.cameras import Run, Scans, lag_warning, make_cameras, schedule
 from replay.demo.figures import (
     PHASES,
     Kill,

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from replay.cameras import Run
+from replay.demo.cameras import Run
 from replay.demo.figures import Phase, group, percentiles
 
 Figures = Mapping[str, Any]

@@ -1,1 +1,1 @@
-"""Requests against a running box: sent when they are due, whatever comes back."""
+"""Requests against a running box, in open and in closed loops."""

@@ -1,4 +1,4 @@
-"""`laxity infer`: one request, or a few in a row, and what came of them."""
+"""`laxity infer`: one request, or a few in a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `laxity infer` shows: what came of requests, and where their time went."""
+"""What `laxity infer` shows and saves: what came of requests, and where their time went."""
 
 from __future__ import annotations
 

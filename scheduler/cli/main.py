@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,12 +51,6 @@ app = typer.Typer(
 )
 
 
-def _policy_trial() -> Any:
-    from replay import policy_trial
-
-    return policy_trial
-
-
 app.add_typer(demo.app)
 app.add_typer(status.app)
 app.add_typer(models.app)
@@ -66,9 +60,9 @@ app.add_typer(config.app, name="config", help="Check a configuration, or print i
 app.add_typer(doctor.app)
 app.add_typer(optimize.app)
 app.add_typer(explain.app)
-app.add_typer(policy.policy_app(_policy_trial), name="policy")
+app.add_typer(policy.app, name="policy")
 app.add_typer(profile.app)
-app.add_typer(replay.replay_app)
+app.add_typer(replay.app)
 app.add_typer(link.app)
 app.add_typer(tasks.app, name="task", help="Durable tasks: list, show, fetch, cancel.")
 app.add_typer(token.app)

@@ -6,10 +6,10 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from statistics import fmean
 from types import FrameType
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -21,7 +21,8 @@ from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
 
-MakePolicy = Callable[[], Policy]
+if TYPE_CHECKING:
+    from replay.conformance import Verdict
 
 _LIMIT_S = 60.0
 """For one check or scenario, which take about a second: beyond it a policy decides without end."""
@@ -30,92 +31,42 @@ _AGAIN_S = 1.0
 """After so long it is said again, where an exception could not leave, as in a `__del__`."""
 
 
-class Verdict(Protocol):
-    """What came of one check of the conformance suite."""
-
-    @property
-    def check(self) -> str:
-        """Its name."""
-
-    @property
-    def problem(self) -> str | None:
-        """What was wrong; None if nothing was."""
+app = typer.Typer(**COMMANDS)
 
 
-class Played(Protocol):
-    """How a scenario ended under one policy."""
-
-    policy: str
-
-    def on_time_share(self) -> float | None:
-        """The share of its requests that were in time."""
+@app.callback()
+def _policy() -> None:
+    """Try a scheduling policy of your own."""
 
 
-class Trial(Protocol):
-    """What a policy is put through; `replay.policy_trial` is one.
-
-    It is handed in by `scheduler.cli.main`, which is at the top: this room is below `replay`.
-    """
-
-    SCENARIOS: tuple[str, ...]
-
-    def told_of(self, text: str) -> AbstractContextManager[None]:
-        """Has stderr say so, should the policy of this name end the process inside."""
-
-    def read_policy(self, text: str) -> MakePolicy:
-        """What makes a policy; a ValueError says why there is none."""
-
-    def try_policy(self, make: MakePolicy) -> Iterator[Verdict]:
-        """The conformance suite, check by check."""
-
-    def play_policy(
-        self, label: str, make: MakePolicy, scenario: str
-    ) -> Sequence[tuple[Played, float]]:
-        """A scenario with the policy and those it is compared with; microseconds per request."""
-
-
-def policy_app(trial: Callable[[], Any]) -> typer.Typer:
-    """The commands about policies.
-
-    Args:
-        trial: Imports the `Trial`, which takes a moment.
-    """
-    app = typer.Typer(**COMMANDS)
-
-    @app.callback()
-    def _policy() -> None:
-        """Try a scheduling policy of your own."""
-
-    @app.command(
-        "test",
-        **COMMAND,
-        epilog=examples(
-            ("laxity policy test mine.py", "the only policy of a file"),
-            ("laxity policy test mine.py:Mine --json", "figures for a program"),
-            ("laxity policy test 'mine.py?depth=5&quantile=0.9'", "with options"),
-            ("laxity policy test goodput", "one of those that come with laxity"),
+@app.command(
+    "test",
+    **COMMAND,
+    epilog=examples(
+        ("laxity policy test mine.py", "the only policy of a file"),
+        ("laxity policy test mine.py:Mine --json", "figures for a program"),
+        ("laxity policy test 'mine.py?depth=5&quantile=0.9'", "with options"),
+        ("laxity policy test goodput", "one of those that come with laxity"),
+    ),
+)
+def check(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE[:CLASS]",
+            help="Or any name that a configuration takes; options follow a ?.",
         ),
-    )
-    def test(
-        name: Annotated[
-            str,
-            typer.Argument(
-                metavar="FILE[:CLASS]",
-                help="Or any name that a configuration takes; options follow a ?.",
-            ),
-        ],
-        as_json: Annotated[
-            bool, typer.Option("--json", help="Print JSON instead of tables.")
-        ] = False,
-    ) -> None:
-        """Check a policy against the laws, and play it beside others; exit status 1 if it fails."""
-        if not _test(trial(), name, as_json):
-            raise typer.Exit(1)
-
-    return app
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Check a policy against the laws, and play it beside others; exit status 1 if it fails."""
+    if not _test(name, as_json):
+        raise typer.Exit(1)
 
 
-def _test(trial: Trial, name: str, as_json: bool) -> bool:
+def _test(name: str, as_json: bool) -> bool:
+    from replay import policy_trial as trial  # which takes a moment
+
     say = Console(stderr=True, highlight=False)
     # stdout is for what came of it, not for what a policy prints
     with redirect_stdout(sys.stderr), trial.told_of(name):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from replay.experiment import Experiment, PolicyChoice
     from replay.results import RunResult
 
-replay_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 Policies = Annotated[
     str,
@@ -36,7 +36,7 @@ Policies = Annotated[
 ]
 
 
-@replay_app.command(
+@app.command(
     "replay",
     **COMMAND,
     epilog=examples(

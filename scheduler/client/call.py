@@ -181,7 +181,7 @@ def task_call(
     Raises:
         InvalidInput: An argument is not what it should be; the message says what is.
     """
-    if weight != 1 or accept_late:
+    if _checked_weight(weight) != 1 or accept_late:
         raise InvalidInput("a durable task has neither weight nor accept_late")
     if not isinstance(task_id, str) or not task_id:
         raise InvalidInput(f"id is the text by which the task is to be known, not {task_id!r}")

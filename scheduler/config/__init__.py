@@ -1,1 +1,1 @@
-"""What a configuration file may say: one file per section, put together in `box.py`."""
+"""What a configuration file may say: its larger sections, and `box.py` with the whole."""

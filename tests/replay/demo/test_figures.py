@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from replay.cameras import Record, Shot
 from replay.demo.box import device_cores
+from replay.demo.cameras import Record, Shot
 from replay.demo.figures import PHASES, Kill, capacity_of, laws, phase_figures, recovery
 from replay.demo.view import share, summary
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay import cameras
-from replay.cameras import Record, Run, Scans, Shot, lag_warning, make_cameras, schedule
+from replay.demo import cameras
+from replay.demo.cameras import Record, Run, Scans, Shot, lag_warning, make_cameras, schedule
 from scheduler import AsyncClient, CancelledError, DeadlineInfeasible, Result, Timing
 from scheduler.core.outcomes import Outcome
 

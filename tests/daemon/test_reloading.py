@@ -1,0 +1,52 @@
+"""Which policy a scheduler begins with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policies.edf import Edf
+from scheduler.config.box import Config, ConfigError, PolicyConfig
+from scheduler.daemon import reloading
+from scheduler.daemon.reloading import Reloaded, first_policy, reloaded
+
+
+def begun(name: str) -> Reloaded:
+    """What is read where there is no file."""
+    return reloaded(Config(policy=PolicyConfig(name=name)), None, {})
+
+
+def test_the_one_that_was_made_of_the_file(tmp_path: Path):
+    file = tmp_path / "edge.yaml"
+    file.write_text("policy: {name: edf, quantile: 0.9}\n")
+    read = reloaded(Config(), file, {})
+    assert read.config.policy.options == {"quantile": 0.9}
+    assert first_policy(read, file, None) == (read.policy, None)
+
+
+def test_without_a_file_the_one_of_the_configuration():
+    policy, lacking = first_policy(begun("edf"), None, None)
+    assert (type(policy), lacking) == (Edf, None)
+
+
+def test_with_mistakes_in_the_file_the_one_there_was(tmp_path: Path):
+    file = tmp_path / "edge.yaml"
+    file.write_text("policy: {name: no-such}\n")
+    policy, lacking = first_policy(reloaded(begun("edf").config, file, {}), file, None)
+    assert (type(policy), lacking) == (Edf, None)
+
+
+def test_none_where_it_hung(tmp_path: Path):
+    file = tmp_path / "edge.yaml"
+    file.write_text("policy: {name: edf}\n")
+    assert first_policy(reloaded(Config(), file, {}), file, "it hung") == (None, "it hung")
+
+
+def test_one_that_can_not_be_made_is_an_error_but_where_the_scheduler_was_brought_back(monkeypatch):
+    with pytest.raises(ConfigError, match="policy 'no-such' is not known"):
+        first_policy(begun("no-such"), None, None)
+    monkeypatch.setattr(reloading, "is_brought_back", lambda: True)
+    policy, lacking = first_policy(begun("no-such"), None, None)
+    assert policy is None
+    assert "policy 'no-such' is not known" in str(lacking)
