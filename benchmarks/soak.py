@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import psutil
 import tritonclient.grpc as triton
+from numpy.typing import NDArray
 
 from benchmarks.doors import free_port
 from benchmarks.figures import write_figures
@@ -59,7 +60,7 @@ Caller = Callable[[Box], contextlib.AbstractContextManager[Act]]
 """Who asks a box again and again."""
 
 
-def image(rng: random.Random) -> np.ndarray:
+def image(rng: random.Random) -> NDArray[np.float32]:
     """One of a few, or one that nobody has asked for."""
     seed = rng.randrange(IMAGES) if rng.random() < 0.5 else rng.getrandbits(60)
     return np.random.default_rng(seed).random((1, 8, 8), np.float32)

@@ -300,7 +300,7 @@ def _checked_arrays(inputs: Any) -> wire.Tensors:
 
 
 def _made_array(name: str, value: Any) -> NDArray[Any]:
-    if np.ma.is_masked(value):
+    if isinstance(value, np.ma.MaskedArray) and np.any(value.mask):
         raise InvalidInput(
             f"input {name!r} is a masked array, and its mask can't travel: pass x.filled(VALUE), "
             "with what the model is to see where it is masked"

@@ -144,8 +144,9 @@ def test_a_result_is_waited_for_as_long_as_it_takes(box: FakeBox) -> None:
 
 def test_a_wait_is_as_long_as_a_number_of_few_bits_says(box: FakeBox) -> None:
     box.on_task = lambda peer, header: peer.answer({**header, "tensors": image(7)})
+    five: Any = np.float16(5)
     with Client(box.url) as client:
-        client.task("t").result(timeout=np.float16(5))
+        client.task("t").result(timeout=five)
     ((_, header),) = box.messages("task_result")
     assert 4e9 < header["wait_ns"] <= 5e9
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.errors import InvalidInput
@@ -32,7 +34,7 @@ X = np.zeros((2, 4), np.float32)
     ],
 )
 def test_a_batch_of_wrong_inputs_is_told_what_is_wrong_with_them(
-    tmp_path: Path, inputs: dict[str, np.ndarray], said: str
+    tmp_path: Path, inputs: dict[str, NDArray[Any]], said: str
 ) -> None:
     async def test() -> None:
         loop, path = asyncio.get_running_loop(), f"{tmp_path}/doors"
