@@ -2,7 +2,7 @@
 
 `laxity status --json` says RAY_ADDRESS under ray_address; the token lies in the state folder:
 
-    RAY_ADDRESS=… RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.cache/laxity/ray_token \
+    RAY_ADDRESS=… RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.local/state/laxity/ray_token \
         python ray_caller.py
 """
 

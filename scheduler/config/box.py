@@ -63,17 +63,22 @@ __all__ = [
 
 
 def default_state_dir() -> Path:
-    """Where measured profiles are kept unless told otherwise.
+    """Where profiles, the journal and accepted tasks are kept unless told otherwise.
 
-    `LAXITY_STATE_DIR` if it is set, else `/var/lib/laxity` for root and `~/.cache/laxity` for
-    others.
+    `LAXITY_STATE_DIR` if it is set, else `/var/lib/laxity` for root and `$XDG_STATE_HOME/laxity` for
+    others (`~/.local/state/laxity`), which, unlike a cache, nobody clears away.
+
+    Source: XDG Base Directory Specification 0.8; a path that isn't absolute is ignored.
     """
     named = os.environ.get("LAXITY_STATE_DIR")
     if named:
         return Path(named)
     if os.geteuid() == 0:
         return Path("/var/lib/laxity")
-    return Path.home() / ".cache" / "laxity"
+    home = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not home.is_absolute():
+        home = Path.home() / ".local" / "state"
+    return home / "laxity"
 
 
 SiteName = Annotated[

@@ -377,7 +377,12 @@ def test_the_state_folder_depends_on_who_runs_it(monkeypatch):
     assert default_state_dir() == Path("/var/lib/laxity")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setenv("HOME", "/home/ada")
-    assert default_state_dir() == Path("/home/ada/.cache/laxity")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert default_state_dir() == Path("/home/ada/.local/state/laxity")
+    monkeypatch.setenv("XDG_STATE_HOME", "no/absolute/path")
+    assert default_state_dir() == Path("/home/ada/.local/state/laxity")
+    monkeypatch.setenv("XDG_STATE_HOME", "/data/state")
+    assert default_state_dir() == Path("/data/state/laxity")
     monkeypatch.setenv("LAXITY_STATE_DIR", "/srv/state")
     assert Config().state_dir == Path("/srv/state")
 
