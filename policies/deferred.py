@@ -3,7 +3,8 @@
 Rule: an open target takes the class whose batch must start first. If the queue does not fill the
 next larger batch size worth having, the batch is put off until the last moment at which that size
 could still start and keep the most urgent request in time, less the time that the batches of
-the other classes need. Then it goes as it is. A batch that can't grow goes at once.
+the other classes need. Then it goes as it is. A batch that can't grow goes at once. Where
+several have to go before one of them the most important goes first.
 
 Inputs: deadlines, latencies per batch size. Wins where batches pay, budgets are long and latency
 is steady: batches are as large as deadlines allow, devices rest meanwhile, energy is saved. Loses
@@ -77,10 +78,12 @@ class Deferred:
         if not found:
             return None
         all_ns = sum([each.candidate.latency_ns for each in found])
-        first = min(found, key=lambda each: (each.candidate.priority, each.until_ns))
-        until_ns = min([each.until_ns - all_ns + each.candidate.latency_ns for each in found])
+        behind = min(found, key=lambda each: each.until_ns + each.candidate.latency_ns)
+        until_ns = behind.until_ns + behind.candidate.latency_ns - all_ns
         if until_ns > max(now_ns, start_ns):
             return Wake(until_ns, "a larger batch stays feasible until then")
+        ahead = [each for each in found if each.until_ns <= behind.until_ns]
+        first = min(ahead, key=lambda each: (each.candidate.priority, each.until_ns))
         size = len(first.candidate.batch)
         return first.candidate.place(f"batch of {size}: can't wait or can't grow")
 

@@ -111,12 +111,13 @@ class Alone:
         self.scale = scale
         self._outlook = Outlook(self.quantile, self._odds)
         self._free = Apart(self.quantile, _costs_nothing)
-        self._short_until_ns = -1
         self.admission = Admission(self._outlook)
         self._begin()
 
     def _begin(self) -> None:
         """Nothing has come, and nothing been missed."""
+        self._short_until_ns = -1
+        self._held: set[int] = set()
         self._gathering = Gathering(self._outlook)
         self._outbidding = Outbidding(self._outlook, self.admission)
         self._displacement = Displacement(self._outlook, self.admission)
@@ -188,16 +189,22 @@ class Alone:
             self._fell_short()
         drops = list(self._outlook.doomed(overdue))
         if not drops:
+            self._held.clear()
             return
         dropped = [drop.request for drop in drops]
-        self.admission.broken(dropped)
-        for request in dropped:
-            self._scarcity.missed(request)
-        self._gathering.missed()
-        self._fell_short()
+        if fresh := [request for request in dropped if request.id not in self._held]:
+            self.admission.broken(fresh)
+            for request in fresh:
+                self._scarcity.missed(request)
+            self._gathering.missed()
+            self._fell_short()
+        self._held.clear()
         offers = self.admission.counter_offers(dropped)
         for drop, budgets in zip(drops, offers, strict=True):
             yield Drop(drop.request, drop.reason, budgets)
+            queue = self._outlook.view.queues.get(drop.request.kind)
+            if queue is not None and drop.request in queue:  # who wraps this has use for it
+                self._held.add(drop.request.id)
 
     def _is_thrifty(self) -> bool:
         """Whether what costs nothing has been enough."""

@@ -24,7 +24,16 @@ from policies.parts.budget import HourlyBudget
 from policies.parts.wrapping import Wrapper
 from policies.spill import Spill
 from scheduler.core.offers import Offer
-from scheduler.core.policy import Decision, Hedge, Place, Policy, View, Wake, watches_runs
+from scheduler.core.policy import (
+    Decision,
+    Hedge,
+    Place,
+    Policy,
+    View,
+    Wake,
+    decisions_of,
+    watches_runs,
+)
 from scheduler.core.requests import Request
 from scheduler.core.targets import Run, TargetState
 
@@ -83,7 +92,7 @@ class Hedged(Wrapper):
             self._first_ns = self._second_ns = 0
             self._copied.clear()
         if view.queues or watches_runs(self.inner):
-            for decision in self.inner.decide(view):
+            for decision in decisions_of(self.inner, view):
                 if isinstance(decision, Place):
                     self._first_ns += self._takes_ns(view, decision)
                 yield decision
@@ -134,6 +143,8 @@ class Hedged(Wrapper):
                 continue
             best: _Copy | None = None
             for target in others:
+                if target.runs:  # by now, another of these copies
+                    continue
                 for offer in target.usable(request.kind):
                     if not self._budget.covers(self._cost(view, target, offer, request)):
                         continue

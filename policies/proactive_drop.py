@@ -21,7 +21,7 @@ from policies.edf import Edf
 from policies.parts.outlook import Outlook
 from policies.parts.plan import plan
 from policies.parts.wrapping import Wrapper
-from scheduler.core.policy import Decision, Drop, Policy, View
+from scheduler.core.policy import Decision, Drop, Policy, View, decisions_of
 
 
 class ProactiveDrop(Wrapper):
@@ -52,4 +52,4 @@ class ProactiveDrop(Wrapper):
                 budgets = outlook.budgets_ns(request.kind, free_ns)
                 if budgets:  # without targets it is unavailable, which the scheduler says
                     yield Drop(request, "would be late behind what is queued", budgets)
-        yield from self.inner.decide(view)
+        yield from decisions_of(self.inner, view)

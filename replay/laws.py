@@ -244,13 +244,15 @@ class Watch:
             )
 
     def check_isolation(self, event: Event, commands: list[Command], waiting: set[int]) -> None:
-        """8: in a batch that is done, those fail that failed, and nobody else."""
+        """8: in a batch that is done, those fail that failed and run nowhere else; nobody else."""
         if isinstance(event, BatchDone):
+            copied = {i for run in self.scheduler.runs.values() for i in run.waiting}
             ended = {c.request_id: c.outcome for c in commands if isinstance(c, Finish)}
             for request_id in waiting:
                 if request_id in event.errors:
                     demand(
-                        ended[request_id] in {Outcome.FAILED, Outcome.EXPIRED},
+                        request_id in copied
+                        or ended[request_id] in {Outcome.FAILED, Outcome.EXPIRED},
                         "8 (isolation): one bad item fails nobody else",
                     )
                 else:

@@ -306,7 +306,9 @@ class Simulator:
         """A target without any batch, in place of a former one of that id."""
         for run_id in [r.run_id for r in self._runs.values() if r.target_id == target_id]:
             del self._runs[run_id]
-        world = self._world
+        former, world = self._workers.get(target_id), self._world
+        if former is not None:
+            former.ahead.clear()  # what it still runs may end, but nothing follows
         width, far = (world.width(target_id), world.is_far(target_id)) if world else (1, False)
         worker = self._workers[target_id] = _Worker(target_id, width, far)
         if world is not None and not far:

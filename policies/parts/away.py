@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from policies.parts.apart import Apart
 from policies.parts.buying import Affords, price, purchases
 from policies.parts.outlook import Bid, Outlook
-from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake
+from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake, decisions_of
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 
@@ -47,11 +47,11 @@ class Away:
         near.look(view)
         outlook.look(view)
         if near.is_all:
-            yield from self._inner.decide(near.view)
+            yield from decisions_of(self._inner, near.view)
             return
         yield from outlook.doomed()
         yield from self._send(near.late())
-        for decision in self._inner.decide(near.view):
+        for decision in decisions_of(self._inner, near.view):
             if not isinstance(decision, Drop):
                 yield decision
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from policies.parts.outlook import Bid, Outlook
-from policies.parts.serving import largest
+from policies.parts.serving import in_time
 from scheduler.core.policy import Place
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
@@ -40,7 +40,8 @@ def purchases(
         late: The requests, in order.
         sells: Which targets count.
         reason: Why, for people.
-        affords: Whether a batch can be paid; where not, the next dearer target is tried.
+        affords: Whether a batch can be paid; where not, a smaller one is tried, and then the next
+            dearer target.
     """
     left = list(late)
     while left:
@@ -81,10 +82,9 @@ def _batch(
 ) -> Place | None:
     start_ns = outlook.starts_ns[bid.target_id]
     for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
-        batch = largest(alike, ladder, start_ns)
-        size = len(batch)
-        if batch and affords(
-            bid.target.spec.cost(size, curve.predict(size, 0.5), offer.energy(size))
-        ):
-            return Place(bid.target_id, offer, tuple(batch), reason)
+        for batch in in_time(alike, ladder, start_ns):
+            size = len(batch)
+            cost = bid.target.spec.cost(size, curve.predict(size, 0.5), offer.energy(size))
+            if affords(cost):
+                return Place(bid.target_id, offer, tuple(batch), reason)
     return None

@@ -80,6 +80,7 @@ class Outlook:
         self._bids: dict[RequestClass, list[Bid]] = {}
         self._ones: dict[RequestClass, list[tuple[str, int]]] = {}
         self._ones_epoch = -1
+        self._unsized: list[RequestClass] = []
 
     def look(self, view: View) -> bool:
         """Takes in what has changed; to be called at an event and after every placement.
@@ -98,6 +99,8 @@ class Outlook:
             self.some_dear = any(target.spec.is_dear for target in view.targets.values())
         if self.odds is not None and self.odds.due:
             self._ask_again(self.odds.due)
+        if self._unsized:
+            self._ask_sizes()
         if self._ones_epoch != view.curve_epoch:
             self._ones_epoch = view.curve_epoch
             self._ones.clear()
@@ -124,6 +127,8 @@ class Outlook:
             if quantile != self.quantile:
                 bids = [replace(bid, quantile=quantile) for bid in bids]
             self._bids[kind] = bids
+            if kind not in self.view.queues and any(b.target.spec.transfer_ns[1] for b in bids):
+                self._unsized.append(kind)
         return bids
 
     def _bid(self, kind: RequestClass, target: TargetState, offers: tuple[Offer, ...]) -> Bid:
@@ -151,6 +156,15 @@ class Outlook:
                 self._ones_epoch = -1
                 self.epoch += 1
         due.clear()
+
+    def _ask_sizes(self) -> None:
+        """Lets the bids go that were made before it was known how large the requests are."""
+        queues = self.view.queues
+        for kind in self._unsized:
+            if kind in queues and self._bids.pop(kind, None) is not None:
+                self._ones_epoch = -1
+                self.epoch += 1
+        self._unsized = [k for k in self._unsized if k not in queues and k in self._bids]
 
     def _item_ns(self, kind: RequestClass, target: TargetState) -> int:
         """Requests of one class have the same shapes, and so the same size."""

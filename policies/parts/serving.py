@@ -107,11 +107,9 @@ def candidates(outlook: Outlook, target: TargetState) -> Iterator[Candidate]:
                 yield Candidate(queue, bid, offer, batch, latency_ns, done_ns)
 
 
-def largest(alike: list[Request], ladder: Ladder, start_ns: int) -> list[Request]:
-    """The largest batch of requests of one class that is in time, of those named."""
-    chosen: list[Request] = []
-    for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
+def in_time(alike: list[Request], ladder: Ladder, start_ns: int) -> Iterator[list[Request]]:
+    """The batches of requests of one class that are in time, of those named, the largest first."""
+    for size, latency_ns in zip(reversed(ladder.sizes), reversed(ladder.latency_ns), strict=True):
         batch = [r for r in alike if r.deadline_ns >= start_ns + latency_ns][:size]
         if len(batch) == size:
-            chosen = batch
-    return chosen
+            yield batch

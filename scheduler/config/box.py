@@ -65,8 +65,8 @@ __all__ = [
 def default_state_dir() -> Path:
     """Where profiles, the journal and accepted tasks are kept unless told otherwise.
 
-    `LAXITY_STATE_DIR` if it is set, else `/var/lib/laxity` for root and `$XDG_STATE_HOME/laxity` for
-    others (`~/.local/state/laxity`), which, unlike a cache, nobody clears away.
+    `LAXITY_STATE_DIR` if it is set, else `/var/lib/laxity` for root and `$XDG_STATE_HOME/laxity`
+    for others (`~/.local/state/laxity`), which, unlike a cache, nobody clears away.
 
     Source: XDG Base Directory Specification 0.8; a path that isn't absolute is ignored.
     """

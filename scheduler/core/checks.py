@@ -15,6 +15,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.ledger import Ledger, Record
 from scheduler.core.policy import Hedge, Place
+from scheduler.core.requests import Request
 from scheduler.core.targets import Run, TargetState
 
 
@@ -46,9 +47,16 @@ def place_problem(
     if problem is not None:
         return problem, None
     for request in place.requests:
-        record = records.get(request.id)
-        if record is None or not record.queued or record.request is not request:
-            return f"request {request.id} is not queued", request.id
+        if unqueued := drop_problem(request, records):
+            return unqueued
+    return None
+
+
+def drop_problem(request: Request, records: Mapping[int, Record]) -> tuple[str, int] | None:
+    """Why a request can't leave its queue, and its id; None if it can."""
+    record = records.get(request.id)
+    if record is None or not record.queued or record.request is not request:
+        return f"request {request.id} is not queued", request.id
     return None
 
 

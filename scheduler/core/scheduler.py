@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduler.core.alarm import Alarm
 from scheduler.core.availability import refusal, servable, why_unavailable
-from scheduler.core.checks import event_problem, hedge_problem, place_problem
+from scheduler.core.checks import drop_problem, event_problem, hedge_problem, place_problem
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish
 from scheduler.core.errors import (
     INTERRUPTIONS,
@@ -92,6 +92,7 @@ class Scheduler:
         self.now_ns = 0
         self.alarm = Alarm()
         self._next_run_id = 1
+        self._ending_id = 0
         self._commands: list[Command] = []
         self._story = Story(limits.story_entries)
         self._view = View(self.queues, self.targets)
@@ -131,6 +132,7 @@ class Scheduler:
         commands = self._commands = []
         self._story.add(now_ns, event)
         self._view._arrivals = []
+        self._ending_id = event.run_id if isinstance(event, (BatchDone, BatchFailed)) else 0
         for record in self.ledger.take_expired(now_ns):
             where = f"running on {record.run.target_id}" if record.run else "in the queue"
             self._finish(record, Outcome.EXPIRED, f"the deadline passed {where}")
@@ -175,7 +177,10 @@ class Scheduler:
         self._view.curve_epoch += 1
         for record in self._still_waiting(run):
             error = event.errors.get(record.request.id)
-            if error is not None:
+            if error is not None and record.hedge is not None:
+                run.waiting.discard(record.request.id)
+                record.keep_other(run, started=True)
+            elif error is not None:
                 self._finish(record, Outcome.FAILED, error)
             elif self.now_ns <= record.request.deadline_ns:
                 self._finish(record, Outcome.COMPLETED, "in time", run.id)
@@ -214,7 +219,7 @@ class Scheduler:
         target.returns_ns = None if back_ns is None else self.now_ns + back_ns
         self._fleet_changed()
         self._lose_runs(target, event.reason, event.blameless)
-        self._end_unservable(self.ledger.queued(), event.reason)
+        self._end_unservable_by(target, event.reason)
 
     def _on_target_report(self, event: TargetReport) -> None:
         target = self.targets[event.target_id]
@@ -228,6 +233,8 @@ class Scheduler:
         target.change(event.target, self.now_ns + event.closed_ns if event.closed_ns else 0)
         target.told_ns = self.now_ns
         self._fleet_changed()
+        if event.closed_ns:
+            self._end_unservable_by(target, f"closed for {event.closed_ns / _MS:.0f} ms")
         if new := set(target.spec.too_large).difference(before):
             waiting = [(record.request.kind, record) for record in self.ledger.queued()]
             alike = [record for kind, record in waiting if (kind.model, kind.shapes) in new]
@@ -252,6 +259,11 @@ class Scheduler:
                 why = f"{why_unavailable(record.request.kind, self.targets)}: {reason}"
                 self._finish(record, Outcome.UNAVAILABLE, why)
 
+    def _end_unservable_by(self, target: TargetState, reason: str) -> None:
+        """Ends those that a target could have served, and no other can."""
+        queued = self.ledger.queued()
+        self._end_unservable([r for r in queued if target.usable(r.request.kind)], reason)
+
     # -- requests and runs
 
     def _finish(
@@ -273,7 +285,9 @@ class Scheduler:
 
     def _release(self, run: Run) -> None:
         """Cancels a run if that was the last who waited for it."""
-        if not run.waiting and run.id in self.runs and not run.cancelled:
+        if run.waiting or run.cancelled or run.id == self._ending_id:
+            return
+        if run.id in self.runs:
             run.cancelled = True
             self._commands.append(CancelRun(run.id))
 
@@ -345,10 +359,10 @@ class Scheduler:
                 raise self._impossible(decision, "that is no decision")
 
     def _drop(self, drop: Drop) -> None:
-        record = self.ledger.records.get(drop.request.id)
-        if record is None or not record.queued:
-            why = f"request {drop.request.id} is not queued"
-            raise self._impossible(drop, why, drop.request.id)
+        problem = drop_problem(drop.request, self.ledger.records)
+        if problem is not None:
+            raise self._impossible(drop, *problem)
+        record = self.ledger.records[drop.request.id]
         new = record.arrived_ns == self.now_ns and not record.attempts
         self._finish(
             record,

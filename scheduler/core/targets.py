@@ -306,6 +306,7 @@ class TargetState:
     def end(self, run: Run, now_ns: int, started: bool) -> None:
         """Lets a run go that is over; one that never started took no time."""
         del self.runs[run.id]
+        self.grandfathered = min(self.grandfathered, len(self.runs))
         if started:
             self.last_done_ns = now_ns
         if not self.runs:
@@ -352,12 +353,12 @@ class TargetState:
         A run that is overdue is expected to need as long again as it is overdue, so that a
         target that hangs looks worse the longer it does.
         """
-        if self.closed_until_ns > now_ns:
-            now_ns = self.closed_until_ns
         if len(self.runs) < self.spec.width:
-            return now_ns
-        done_ns = self._head_done_ns
-        return self._behind_ns + (done_ns if done_ns >= now_ns else 2 * now_ns - done_ns)
+            free_ns = now_ns
+        else:
+            done_ns = self._head_done_ns
+            free_ns = self._behind_ns + (done_ns if done_ns >= now_ns else 2 * now_ns - done_ns)
+        return free_ns if free_ns >= self.closed_until_ns else self.closed_until_ns
 
     def way_wait_ns(self, now_ns: int) -> int:
         """How long the bytes of a batch wait for those before it on a way that is known to be slow.

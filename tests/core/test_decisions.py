@@ -106,6 +106,7 @@ def test_arrivals_that_were_dropped_are_no_longer_in_the_view():
         (Place("cpu:0", offer(), (request(9, 50),), ""), "request 9 is not queued"),
         (Place("cpu:0", offer(), (replace(ONE, weight=2),), ""), "request 1 is not queued"),
         (Drop(request(9, 50), ""), "request 9 is not queued"),
+        (Drop(replace(ONE, weight=2), ""), "request 1 is not queued"),
         (Wake(0, ""), "the time to wake up is not in the future"),
         ("nonsense", "that is no decision"),
     ],

@@ -74,6 +74,22 @@ def test_a_copy_that_fails_leaves_the_other_alone(pair, lost):
     assert outcomes(pair.handle(BatchDone(3 - lost), 4 * MS)) == {1: Outcome.COMPLETED}
 
 
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_copy_whose_item_fails_leaves_the_other_alone(pair, first):
+    assert outcomes(pair.handle(BatchDone(first, {1: "no memory"}), 3 * MS)) == {}
+    assert outcomes(pair.handle(BatchDone(3 - first), 4 * MS)) == {1: Outcome.COMPLETED}
+
+
+def test_an_item_that_fails_in_both_copies_fails():
+    scheduler = Scheduler(Scripted(GO, Hedge("gpu:0", offer(), (ONE,), "again")))
+    for name in ("cpu:0", "gpu:0"):
+        scheduler.handle(TargetUp(target(name)), 0)
+    scheduler.handle(Submitted((ONE,)), 0)
+    assert outcomes(scheduler.handle(BatchDone(1, {1: "no memory"}), 3 * MS)) == {}
+    (said,) = of(Finish, scheduler.handle(BatchDone(2, {1: "bad input"}), 4 * MS))
+    assert (said.outcome, said.reason) == (Outcome.FAILED, "bad input")
+
+
 def test_when_both_copies_fail_it_is_tried_again_while_attempts_last(pair):
     pair.handle(BatchFailed(1, "broken"), 2 * MS)
     for run_id in list(pair.scheduler.runs):

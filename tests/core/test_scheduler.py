@@ -61,6 +61,15 @@ def test_a_late_result_is_for_those_who_asked(box):
     assert outcomes(said) == {1: Outcome.LATE, 2: Outcome.EXPIRED}
 
 
+@pytest.mark.parametrize("ended", [BatchDone(1), BatchFailed(1, "broken")])
+def test_a_run_that_has_just_ended_is_not_cancelled(box, ended):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 8))
+    said = box.handle(ended, 9 * MS)
+    assert outcomes(said) == {1: Outcome.EXPIRED}
+    assert of(CancelRun, said) == []
+
+
 def test_a_late_request_whose_run_fails_after_the_deadline_expires(box):
     box.handle(TargetUp(target()), 0)
     submit(box, request(1, 8, accept_late=True))
@@ -152,6 +161,17 @@ def test_what_only_the_former_target_could_run_waits_for_further_reports(box):
     assert (sent.model, sent.request_ids) == ("n", (1,))
 
 
+def test_what_waits_for_reports_of_one_target_does_not_end_when_another_is_lost(box):
+    box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"))), 0)
+    box.handle(TargetUp(target("gpu:0", offer("m"))), 0)
+    box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
+    submit(box, request(1, 50, RequestClass("n")))
+    box.handle(TargetUp(target("cpu:0", offer("m"))), 5 * MS)
+    assert outcomes(box.handle(TargetDown("gpu:0", "crashed"), 5 * MS)) == {}
+    (sent,) = of(Dispatch, box.handle(TargetReport("cpu:0", (offer("n"),)), 6 * MS))
+    assert sent.request_ids == (1,)
+
+
 def test_only_the_oldest_run_of_a_lost_target_had_started(box):
     box.handle(TargetUp(target()), 0)
     submit(box, request(1, 90))
@@ -182,6 +202,15 @@ def test_a_closed_target_is_not_used_until_it_opens_and_then_at_once(box):
     assert of(WakeAt, said)[-1].at_ns == 20 * MS
     (sent,) = of(Dispatch, box.handle(Woken(), 20 * MS))
     assert sent.request_ids == (1,)
+
+
+def test_what_waits_for_a_target_that_closes_for_longer_than_it_can_wait_ends_at_once(box):
+    box.handle(TargetUp(target(slots=1)), 0)
+    submit(box, request(1, 90))
+    submit(box, request(2, 60), request(3, 200), at_ms=1)
+    said = of(Finish, box.handle(TargetChanged(target(slots=1), 100 * MS), 2 * MS))
+    assert [(each.request_id, each.outcome) for each in said] == [(2, Outcome.UNAVAILABLE)]
+    assert said[0].reason.endswith("takes no batch in time: closed for 100 ms")
 
 
 def test_a_target_that_changes_keeps_its_runs_and_what_was_learned(box):

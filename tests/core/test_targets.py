@@ -130,6 +130,25 @@ def test_a_target_has_a_slot():
         TargetSpec("t", (FIVE,), slots=0)
 
 
+def test_a_run_is_not_overdue_because_the_target_is_closed_for_longer():
+    closed = state(FIVE)
+    closed.begin(run(1, 0, expected_ms=5))
+    closed.change(closed.spec, 100 * MS)
+    assert closed.free_ns(1 * MS) == 100 * MS
+    assert closed.free_ns(99 * MS) == 193 * MS
+
+
+def test_what_it_held_when_its_slots_became_fewer_is_allowed_until_it_ends():
+    held = state(FIVE, slots=3)
+    runs = [run(i, 0) for i in (1, 2, 3)]
+    for each in runs:
+        held.begin(each)
+    held.change(replace(held.spec, slots=1), 0)
+    assert held.grandfathered == 3
+    held.end(runs[0], 5 * MS, started=True)
+    assert held.grandfathered == 2
+
+
 def test_batches_that_run_at_once_are_expected_at_once():
     wide = TargetState(replace(target("t", FIVE, slots=3), width=2))
     wide.begin(run(1, 0))

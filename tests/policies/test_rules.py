@@ -110,6 +110,16 @@ def test_deferred_goes_as_it_is_when_waiting_is_over():
     watch.close()
 
 
+def test_deferred_lets_what_may_wait_wait_though_something_less_important_goes():
+    watch = Watch(Deferred)
+    watch.handle(TargetUp(target("cpu:0", offer("a"), offer("b", sizes=(1,)))), 0)
+    assert of(Dispatch, submit(watch, request(1, 500, A, priority=0))) == []
+    (sent,) = of(Dispatch, submit(watch, request(2, 500, B, priority=5), at_ms=1))
+    assert sent.request_ids == (2,)
+    assert [waiting.id for waiting in watch.scheduler.queues[A]] == [1]
+    watch.close()
+
+
 def test_clockwork_takes_what_must_start_soonest():
     watch = busy(Clockwork, offer("a"), offer("b", base_ms=30))
     submit(watch, request(2, 50, A), request(3, 55, B))

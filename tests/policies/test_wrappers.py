@@ -13,16 +13,18 @@ import pytest
 from policies import POLICIES, make_policy
 from policies.cheapest import Cheapest
 from policies.edf import Edf
-from policies.goodput import Goodput
+from policies.goodput import Alone, Goodput
 from policies.hedge import Hedged
+from policies.parts.caution import BROKEN
 from policies.proactive_drop import ProactiveDrop
 from policies.spill import Spill
 from replay.laws import MakePolicy, Watch
 from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
-from scheduler.core.events import BatchDone, TargetUp, Woken
+from scheduler.core.events import BatchDone, Submitted, TargetUp, Woken
 from scheduler.core.outcomes import Outcome
-from scheduler.core.requests import RequestClass
+from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
+from scheduler.core.scheduler import PolicyFailed, Scheduler
 from scheduler.core.targets import TargetSpec
 from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
 
@@ -123,6 +125,19 @@ def test_costs_do_not_count_after_something_had_to_be_refused():
     watch.close()
 
 
+def test_for_another_scheduler_what_had_to_be_refused_before_is_forgotten():
+    policy = Goodput()
+    watch = box(lambda: policy, target(slots=1), CLOUD)
+    at_ms = 10_000
+    many = [request(i, at_ms + 12) for i in range(1, 40)]
+    assert Outcome.INFEASIBLE in outcomes(submit(watch, *many, at_ms=at_ms)).values()
+    watch.close()
+    watch = box(lambda: policy, target(slots=1), CLOUD)
+    assert {at for at, _ in sent(submit(watch, request(1, 900)))} == {"cpu:0"}
+    assert sent(submit(watch, request(2, 900))) == []
+    watch.close()
+
+
 def test_nothing_is_paid_because_of_a_deadline_that_no_device_could_ever_meet():
     watch = box(Goodput)
     submit(watch, request(1, 2))
@@ -156,6 +171,27 @@ def test_what_nobody_can_finish_is_told_at_once_with_all_targets():
     watch.close()
 
 
+def test_what_is_held_for_a_busy_target_far_away_is_one_broken_promise_however_often_asked():
+    policy = Spill()
+    watch = box(
+        lambda: policy,
+        target("cpu:0", offer(base_ms=39, sizes=(1,)), slots=1),
+        replace(target("far", offer(base_ms=19, sizes=(1,)), slots=1), remote=True),
+    )
+    here = sent(submit(watch, request(1, 45)))
+    away = sent(submit(watch, request(2, 30)))
+    assert [where for where, _ in here + away] == ["cpu:0", "far"]
+    assert outcomes(submit(watch, request(3, 75))) == {}
+    for at_ms in range(1, 19):
+        assert outcomes(watch.handle(Woken(), at_ms * MS)) == {}
+    inner = policy.inner
+    assert isinstance(inner, Alone)
+    pace = inner.admission.pace(M)
+    assert inner.admission.caution.factor(pace, 1.0, DEFAULT_PRIORITY) <= BROKEN
+    assert sent(watch.handle(BatchDone(2), 20 * MS)) == [("far", (3,))]
+    watch.close()
+
+
 def test_money_ends():
     watch = box(lambda: Spill(budget_per_hour=1.0), target("cpu:0", offer("x")), CLOUD)
     assert len(sent(submit(watch, request(1, 50), request(2, 50)))) > 0
@@ -164,6 +200,14 @@ def test_money_ends():
     assert sent(submit(watch, request(4, later_ms + 50), at_ms=later_ms)) == []
     later_ms = 3_601_000
     assert sent(submit(watch, request(5, later_ms + 50), at_ms=later_ms)) == [("cloud", (5,))]
+    watch.close()
+
+
+def test_a_batch_that_can_not_be_paid_whole_is_bought_in_part():
+    each = replace(CLOUD, cost_per_request=1.0)
+    watch = box(lambda: Spill(budget_per_hour=5.0), target("cpu:0", offer(base_ms=100)), each)
+    bought = sent(submit(watch, *[request(i, 50) for i in range(1, 9)]))
+    assert [len(ids) for _, ids in bought] == [4, 1]
     watch.close()
 
 
@@ -388,6 +432,32 @@ def test_a_copy_goes_where_the_budget_allows_it():
     assert late_ns is not None
     assert sent(watch.handle(Woken(), late_ns)) == [("gpu:0", (1,))]
     watch.close()
+
+
+def test_each_request_of_a_batch_that_hangs_has_its_copy_on_a_target_of_its_own():
+    near = [
+        target(name, offer(base_ms=0, item_ms=10, sizes=(1, 2)))
+        for name in ("cpu:0", "cpu:1", "gpu:0")
+    ]
+    watch = box(lambda: Hedged(inner=Edf(), extra=1.0), *near)
+    ((where, ids),) = sent(submit(watch, request(1, 50), request(2, 50)))
+    assert (where, ids) == ("cpu:0", (1, 2))
+    watch.handle(Woken(), 39 * MS)
+    copies = [run for run in watch.scheduler.runs.values() if run.target_id != where]
+    assert {run.target_id: run.request_ids for run in copies} == {"cpu:1": (1,), "gpu:0": (2,)}
+    watch.close()
+
+
+@pytest.mark.parametrize("wrapper", [Hedged, ProactiveDrop, Spill])
+def test_a_wrapped_policy_that_returns_nothing_is_told_so(wrapper):
+    class Forgetful:
+        def decide(self, view):
+            self.seen = view
+
+    scheduler = Scheduler(wrapper(Forgetful()))
+    scheduler.handle(TargetUp(target()), 0)
+    with pytest.raises(PolicyFailed, match=r"Forgetful.decide returned None; is a `return` miss"):
+        scheduler.handle(Submitted((request(1, 50),)), 0)
 
 
 def test_second_copies_are_capped():

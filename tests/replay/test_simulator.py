@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -300,6 +301,16 @@ def test_what_is_on_its_way_to_a_target_that_dies_is_lost_and_tried_again():
     (ending,) = simulator.run([Arrival(0, M, 500 * MS)])
     assert ending.finish.outcome is Outcome.COMPLETED
     assert ending.at_ns == 21 * MS
+    simulator.scheduler.validate()
+
+
+def test_what_waits_at_a_target_far_away_that_dies_is_lost_with_it():
+    world = Slow(1 << 60, way_ns=3 * MS)
+    spec = replace(single(slots=3), lead_ns=20 * MS)
+    simulator = Simulator(make_policy("edf"), [spec], lambda _run, _kind: 10 * MS, world=world)
+    simulator.at(8 * MS, TargetDown("cpu:0", "unplugged"))
+    endings = list(simulator.run([Arrival(0, M, 500 * MS), Arrival(1, M, 500 * MS)]))
+    assert [ending.finish.outcome for ending in endings] == [Outcome.UNAVAILABLE] * 2
     simulator.scheduler.validate()
 
 
