@@ -36,6 +36,11 @@ def servable(request: Request, now_ns: int, targets: Targets) -> bool:
             continue
         if target.usable(request.kind):
             return True
+        # An offer that is overdue is expected to need as long again, as a target is.
+        if target.up:
+            back_ns = 2 * now_ns - target.up_ns
+        if target.awaited and back_ns < request.deadline_ns and target.expects(request.kind):
+            return True
     return False
 
 

@@ -56,9 +56,16 @@ class BatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class TargetUp:
-    """A target is ready for work; one of the same id is replaced."""
+    """A target is ready for work; one of the same id is replaced.
+
+    Attributes:
+        target: As it is.
+        more: Whether reports of what else it can run follow, the last of them without offers. Until
+            that one, what the former target of that id could run is expected of it.
+    """
 
     target: TargetSpec
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,10 @@ class TargetDown:
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """A target can run more, or was measured anew: these offers are added or replaced."""
+    """A target can run more, or was measured anew: these offers are added or replaced.
+
+    Without any, all that it can run has been reported.
+    """
 
     target_id: str
     offers: tuple[Offer, ...]

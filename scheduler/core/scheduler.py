@@ -7,6 +7,7 @@ here knows a clock, a socket or a policy's rule. Time is an argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from scheduler.core.alarm import Alarm
@@ -200,14 +201,16 @@ class Scheduler:
     def _on_target_up(self, event: TargetUp) -> None:
         """Takes a target in.
 
-        Requests that only the former target of that id could serve stay queued, because what
-        it can run may be reported one offer after the other.
+        Requests that only the former target of that id could serve stay queued: that may be
+        reported one offer after the other.
         """
-        target_id = event.target.id
-        if target_id in self.targets:
-            self._lose_runs(self.targets[target_id], "the target was replaced")
-        now_ns = self.now_ns
-        state = TargetState(event.target, last_done_ns=now_ns, told_ns=now_ns)
+        target_id, now_ns = event.target.id, self.now_ns
+        former = self.targets.get(target_id)
+        if former is not None:
+            self._lose_runs(former, "the target was replaced")
+        state = TargetState(event.target, last_done_ns=now_ns, told_ns=now_ns, up_ns=now_ns)
+        if event.more and former is not None:
+            state.awaited = (*chain.from_iterable(former.offers.values()), *former.awaited)
         self.targets[target_id] = state
         state.add_offers(event.target.offers)
         self._fleet_changed()
@@ -226,6 +229,9 @@ class Scheduler:
         target.add_offers(event.offers)
         target.told_ns = self.now_ns
         self._fleet_changed()
+        if not event.offers:
+            target.awaited = ()
+            self._end_unservable(self.ledger.queued(), f"{event.target_id} has told all it has")
 
     def _on_target_changed(self, event: TargetChanged) -> None:
         target = self.targets[event.target.id]
@@ -262,7 +268,8 @@ class Scheduler:
     def _end_unservable_by(self, target: TargetState, reason: str) -> None:
         """Ends those that a target could have served, and no other can."""
         queued = self.ledger.queued()
-        self._end_unservable([r for r in queued if target.usable(r.request.kind)], reason)
+        kinds = {kind for kind in self.queues if target.usable(kind) or target.expects(kind)}
+        self._end_unservable([r for r in queued if r.request.kind in kinds], reason)
 
     # -- requests and runs
 

@@ -174,6 +174,8 @@ class TargetState:
         closed_until_ns: Until then it takes no new batch, although it is up.
         grandfathered: How many batches it held when its slots last changed; it keeps them.
         told_ns: When it was last said what it is like.
+        up_ns: When it came up.
+        awaited: What the former target of its id could run, while it has yet to report that.
     """
 
     spec: TargetSpec
@@ -185,6 +187,8 @@ class TargetState:
     closed_until_ns: int = 0
     grandfathered: int = 0
     told_ns: int = 0
+    up_ns: int = 0
+    awaited: tuple[Offer, ...] = ()
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
     _sized: dict[tuple[str, str], SizedCurves] = field(default_factory=dict)
     _head_done_ns: int = 0
@@ -213,6 +217,9 @@ class TargetState:
             self._sized.pop(key, None)
             if offer.item_shapes:
                 self._sized[key] = SizedCurves(self._curves[key])
+        if self.awaited:
+            missing = [o for o in self.awaited if (o.model, o.variant) not in self._curves]
+            self.awaited = tuple(missing)
 
     def usable(self, kind: RequestClass) -> list[Offer]:
         """The offers that serve a class, in the owner's order of preference."""
@@ -225,6 +232,13 @@ class TargetState:
         if kind.variant is None:
             return offers
         return [offer for offer in offers if offer.variant == kind.variant]
+
+    def expects(self, kind: RequestClass) -> bool:
+        """Whether an offer is awaited that would serve a class."""
+        if kind.local and self.spec.remote:
+            return False
+        variants = [offer.variant for offer in self.awaited if offer.model == kind.model]
+        return bool(variants) if kind.variant is None else kind.variant in variants
 
     def curve(self, offer: Offer, kind: RequestClass | None = None) -> LatencyCurve:
         """The latency of one of its offers over batch size.

@@ -147,17 +147,20 @@ class Driver:
             self._handle(TargetReport(target_id, (offer,)))
             return
         way = self._ways[target_id]
-        self.on_up(reached_over(TargetSpec(target_id, (offer,)), *way.transfer_ns))
+        self._up(reached_over(TargetSpec(target_id, (offer,)), *way.transfer_ns), more=True)
 
     def on_up(self, spec: TargetSpec) -> None:
         """A target is ready, with no more than it says."""
+        self._up(spec, more=False)
+
+    def _up(self, spec: TargetSpec, more: bool) -> None:
         self.catalog.forget_offers(spec.id)
         self._learn_offers(spec.id, spec.offers)
         way = self._ways[spec.id]
         if way.lost_ns is not None:
             way.away_ns = self.clock_ns() - way.lost_ns
             way.lost_ns = None
-        self._handle(TargetUp(self._energy.priced(spec)))
+        self._handle(TargetUp(self._energy.priced(spec), more))
 
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
         """A target is different from now on."""
@@ -172,6 +175,9 @@ class Driver:
     def on_progress(self, target_id: str, done: int, total: int, text: str) -> None:
         """How far the target is with getting ready."""
         self._ways[target_id].progress = (done, total, text)
+        target = self.core.targets.get(target_id)
+        if done >= total > 0 and target is not None and target.up and target.awaited:
+            self._handle(TargetReport(target_id, ()))
 
     def on_telemetry(self, target_id: str, reading: dict[str, Any]) -> None:
         """What the device does, uses and draws."""

@@ -166,7 +166,8 @@ class Decoder:
         return BatchFailed(checked(run_id, int), self._text(reason), checked(started, bool))
 
     def _target_up(self, told: Any) -> TargetUp:
-        return TargetUp(target_from(told))
+        more = checked(told.pop("more", False), bool)
+        return TargetUp(target_from(told), more)
 
     def _target_down(self, told: Any) -> TargetDown:
         target_id, reason, returns_in_ns, blameless = told

@@ -180,7 +180,8 @@ class Encoder:
         return event.run_id, self._text(event.reason), event.started
 
     def _target_up(self, event: TargetUp) -> Any:
-        return plain_target(event.target)
+        told = plain_target(event.target)
+        return {**told, "more": True} if event.more else told
 
     def _target_down(self, event: TargetDown) -> Any:
         return event.target_id, event.reason, event.returns_in_ns, event.blameless

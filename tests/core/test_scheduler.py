@@ -161,6 +161,39 @@ def test_what_only_the_former_target_could_run_waits_for_further_reports(box):
     assert (sent.model, sent.request_ids) == ("n", (1,))
 
 
+def test_until_a_target_that_came_back_has_told_all_what_it_could_run_is_expected_of_it(box):
+    n = RequestClass("n")
+    box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"), offer("o"))), 0)
+    box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
+    box.handle(TargetUp(target("cpu:0", offer("m")), more=True), 5 * MS)
+    assert (
+        outcomes(submit(box, request(1, 90, n), request(2, 90, RequestClass("o")), at_ms=6)) == {}
+    )
+    # 30 ms after it came back, in 30 ms more at the earliest.
+    assert outcomes(submit(box, request(3, 60, n), at_ms=35)) == {3: Outcome.UNAVAILABLE}
+    (sent,) = of(Dispatch, box.handle(TargetReport("cpu:0", (offer("n"),)), 36 * MS))
+    assert sent.request_ids == (1,)
+    (said,) = of(Finish, box.handle(TargetReport("cpu:0", ()), 37 * MS))
+    assert (said.request_id, said.outcome) == (2, Outcome.UNAVAILABLE)
+    assert said.reason == "no target has model 'o' ready: cpu:0 has told all it has"
+    assert outcomes(submit(box, request(4, 90, RequestClass("o")), at_ms=38)) == {
+        4: Outcome.UNAVAILABLE
+    }
+
+
+def test_what_is_expected_of_a_target_stays_so_when_it_goes_again(box):
+    box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"))), 0)
+    box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
+    box.handle(TargetUp(target("cpu:0", offer("m")), more=True), 5 * MS)
+    submit(box, request(1, 90, RequestClass("n")), at_ms=6)
+    assert outcomes(box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 7 * MS)) == {}
+    assert outcomes(submit(box, request(2, 90, RequestClass("n")), at_ms=8)) == {}
+    box.handle(TargetUp(target("cpu:0", offer("m")), more=True), 12 * MS)
+    (sent,) = of(Dispatch, box.handle(TargetReport("cpu:0", (offer("n"),)), 13 * MS))
+    assert sent.request_ids[0] == 1
+    assert outcomes(box.handle(TargetDown("cpu:0", "unplugged"), 14 * MS)) != {}
+
+
 def test_what_waits_for_reports_of_one_target_does_not_end_when_another_is_lost(box):
     box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"))), 0)
     box.handle(TargetUp(target("gpu:0", offer("m"))), 0)

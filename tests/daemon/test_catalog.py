@@ -66,3 +66,30 @@ def test_what_a_target_offered_before_it_was_lost_is_told_no_more() -> None:
         await driver.close()
 
     asyncio.run(main())
+
+
+def test_a_worker_that_came_back_has_told_all_once_its_progress_is_complete() -> None:
+    async def main() -> None:
+        driver = Driver()
+        driver.add_target("cpu:0", cast(Any, Link()))
+        first, second = (Offer(model, "v", "r", {1: (2_000_000,)}) for model in "ab")
+
+        def awaited() -> list[str]:
+            return [offer.model for offer in driver.core.targets["cpu:0"].awaited]
+
+        for each in (first, second):
+            driver.on_offer("cpu:0", each)
+        driver.on_progress("cpu:0", 2, 2, "b/v")
+        driver.on_lost("cpu:0", "its process ended")
+        driver.on_offer("cpu:0", first)
+        driver.on_progress("cpu:0", 1, 2, "a/v")
+        assert awaited() == ["b"]
+        driver.on_progress("cpu:0", 2, 2, "b/v: it can't be loaded any more")
+        assert awaited() == []
+        driver.on_lost("cpu:0", "its process ended")
+        driver.on_offer("cpu:0", second)
+        driver.on_offer("cpu:0", first)
+        assert awaited() == []
+        await driver.close()
+
+    asyncio.run(main())
