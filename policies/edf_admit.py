@@ -61,7 +61,5 @@ class EdfAdmit:
     def _budgets(self, request: Request) -> dict[str, int]:
         """When each target could have the request done, after all that is planned for it."""
         outlook = self._outlook
-        free_ns = dict(outlook.starts_ns)
-        for batch in plan(outlook, without={request.id}).batches:
-            free_ns[batch.bid.target_id] = batch.done_ns
-        return outlook.budgets_ns(request.kind, free_ns)
+        others = plan(outlook, without={request.id})
+        return outlook.budgets_ns(request.kind, others.free_ns(outlook))

@@ -91,7 +91,7 @@ and the batch."""
 _rank = itemgetter(0)
 
 
-class Alone:
+class Everywhere:
     """Maximises the weight finished in time, and uses other boxes like devices of its own.
 
     Args:
@@ -351,7 +351,7 @@ class Alone:
         )
 
 
-class Goodput(Alone):
+class Goodput(Everywhere):
     """Maximises the weight finished in time.
 
     Args:
@@ -364,7 +364,7 @@ class Goodput(Alone):
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
         """Takes its options from the configuration."""
         super().__init__(quantile, scale)
-        self._away = Away(Alone(quantile, scale), self.quantile, _is_own)
+        self._away = Away(Everywhere(quantile, scale), self.quantile, _is_own)
         self._load = 0.0
         self._load_ns = 0
 

@@ -45,9 +45,7 @@ class ProactiveDrop(Wrapper):
         yield from outlook.doomed()
         found = plan(outlook)
         if late := found.late:
-            free_ns = dict(outlook.starts_ns)
-            for batch in found.batches:
-                free_ns[batch.bid.target_id] = batch.done_ns
+            free_ns = found.free_ns(outlook)
             for request in late:
                 budgets = outlook.budgets_ns(request.kind, free_ns)
                 if budgets:  # without targets it is unavailable, which the scheduler says

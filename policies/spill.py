@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.goodput import Alone
+from policies.goodput import Everywhere
 from policies.parts.away import Away
 from policies.parts.budget import HourlyBudget
 from policies.parts.wrapping import Wrapper
@@ -47,7 +47,7 @@ class Spill(Wrapper):
         quantile: float | None = None,
     ) -> None:
         """Takes its options from the configuration."""
-        super().__init__(inner or Alone(quantile), quantile)
+        super().__init__(inner or Everywhere(quantile), quantile)
         self.budget = HourlyBudget(budget_per_hour)
         self._away = Away(
             self.inner, self.quantile, _is_local, self.budget.pays, self.budget.covers

@@ -11,7 +11,8 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
 
 Affords = Callable[[float], bool]
-"""Whether a batch that costs so much may be sent; a yes is a promise to send it."""
+"""Whether a batch that costs so much may be sent. Where it is asked for a purchase, a yes is a
+promise to send it, and may be counted as spent."""
 
 
 def price(bid: Bid) -> float:

@@ -37,7 +37,8 @@ _KINDS = 200
 """Factors that are remembered though they may not be asked for again."""
 
 _Alike = tuple[int, int, frozenset[str]]
-"""How urgent it is, what costs the same per weight, but for a factor of two, and who serves it."""
+"""What shares a factor: the priority, the time that a unit of weight costs (its power of two), and
+the ids of the targets that serve the class."""
 
 
 class Caution:

@@ -16,7 +16,8 @@ class Pace:
         ids: Which targets those are, in the same order.
         target_ids: The same as a set.
         full: How many requests the largest batch holds.
-        cost_ns: The time that all of them together need for each request in full batches.
+        cost_ns: The time that all of them together need for each request in full batches: 1 over
+            the sum of their rates, in nanoseconds per request.
         longest_ns: How long the longest batch takes.
         least_ns: How long the fastest target takes for a single request.
     """
@@ -44,7 +45,7 @@ class Pace:
         return self._version == self._versions()
 
     def share_ns(self, count: int) -> float:
-        """The time that all targets together need per request of a backlog of `count`."""
+        """As `cost_ns`, in the largest batches that a backlog of `count` fills."""
         if count > self.full:
             count = self.full
         share = self._shares_ns.get(count)

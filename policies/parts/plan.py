@@ -91,6 +91,13 @@ class Plan:
         """The requests that would find no place in time, unless they may be late."""
         return [request for request in self.unplaced if not request.accept_late]
 
+    def free_ns(self, outlook: Outlook) -> dict[str, int]:
+        """When each target could start on something else, by target id."""
+        free_ns = dict(outlook.starts_ns)
+        for batch in self.batches:
+            free_ns[batch.bid.target_id] = batch.done_ns
+        return free_ns
+
     def next_on(self, target_id: str) -> Planned | None:
         """What a target would run first."""
         return next((b for b in self.batches if b.bid.target_id == target_id), None)

@@ -47,12 +47,12 @@ def servable(request: Request, now_ns: int, targets: Targets) -> bool:
 def why_unavailable(kind: RequestClass, targets: Targets) -> str:
     """What is in the way of a class that no target can serve."""
     wanted = f"model {kind.model!r}" + (f" variant {kind.variant!r}" if kind.variant else "")
-    away = [t for t in targets.values() if t.usable(kind)]
-    if not away:
+    able = [t for t in targets.values() if t.usable(kind)]
+    if not able:
         tensors = kind.model, kind.shapes
         if small := [t.spec.id for t in targets.values() if tensors in t.spec.too_large]:
             return f"inputs that large or dear for {wanted} are refused by {', '.join(small)}"
         return f"no target has {wanted} ready"
-    names = ", ".join(t.spec.id for t in away)
-    how = "takes no batch in time" if any(t.up for t in away) else "is down"
+    names = ", ".join(t.spec.id for t in able)
+    how = "takes no batch in time" if any(t.up for t in able) else "is down"
     return f"{wanted} runs on {names}, which {how}"

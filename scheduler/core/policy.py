@@ -245,8 +245,9 @@ class Policy(Protocol):
         """What to do now; nothing means wait.
 
         Called after every event that leaves requests queued; what it wished before is void.
-        Decisions are carried out one by one as they are yielded; one that is impossible raises
-        out of the scheduler. A request is to be named by the very object that the view holds.
+        Decisions are carried out one by one as they are yielded; one that is impossible ends the
+        call with `PolicyFailed`, those before it hold. A request is to be named by the very object
+        that the view holds.
         """
         ...
 

@@ -144,7 +144,7 @@ class ClassQueue:
         return ahead
 
     def count_to(self, priority: int) -> int:
-        """How many are as important as a priority, or more."""
+        """How many have a priority, or a more important one: a number that is not above it."""
         if len(self._levels) == 1 and priority in self._levels:
             return len(self._by_age)
         levels = self._levels.items()

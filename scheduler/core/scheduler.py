@@ -122,7 +122,8 @@ class Scheduler:
         Raises:
             InvariantError: Time ran backwards, or an event names a run or target that is not
                 known, or a request id that is not new. Nothing has changed then.
-            PolicyFailed: The policy raised or decided the impossible.
+            PolicyFailed: The policy raised or decided the impossible. The event has happened, and
+                the error's `commands` are to be carried out like any.
         """
         if now_ns < self.now_ns:
             raise InvariantError(f"time went back from {self.now_ns} to {now_ns} ns")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from math import exp, log
 
 from scheduler.core import drift
+from scheduler.core.belief import FIRST_NS, longer_ns
 from scheduler.core.latency import LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Shapes
@@ -23,10 +24,6 @@ STEPS = 4
 RECENT = 15
 """So many batches tell the factor, by their lower quartile: the first item of a shape may take many
 times as long as the next."""
-
-FIRST_NS, MOST_NS = 10_000_000_000, 600_000_000_000
-"""How long a factor is believed that nothing confirms: at first, and at most. Each time it is twice
-as long, as in `scheduler.daemon.doubts`."""
 
 FASTER = 0.75
 """A factor that falls by this was believed for too long."""
@@ -140,7 +137,7 @@ class SizedCurve(LatencyCurve):
         else:
             self._doubted = self._least or self._guess
             self._doubted_ns = self._least = self.factor = None
-            self._believed_ns = min(MOST_NS, 2 * self._believed_ns)
+            self._believed_ns = longer_ns(self._believed_ns)
             self._recent.clear()
             self._guess = self._scale = self._family.guess(self)
         super().forget()

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scheduler.core.belief import FIRST_NS, MOST_NS, longer_ns
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetState
@@ -22,10 +23,6 @@ from scheduler.daemon.submission import Submission
 IDLE_NS = 1_000_000_000
 """A target that has been without work for so long idles. Of one that runs many batches at once, as
 a cloud does, each model idles by itself."""
-
-FIRST_NS, MOST_NS = 10_000_000_000, 600_000_000_000
-"""How long what was measured is believed: at first, and at most. Each time it is twice as long, so
-that deadlines that no target could meet neither keep one busy nor cost much."""
 
 _LOOK_NS = 100_000_000
 """Refusals that are closer to each other than this are one: under overload there are thousands."""
@@ -114,7 +111,7 @@ class Doubts:
     def _note(self, key: tuple[str, str, str], now_ns: int) -> None:
         asked = self._asked.get(key)
         recent = asked is not None and now_ns < asked.at_ns + 2 * MOST_NS
-        wait_ns = min(MOST_NS, 2 * asked.wait_ns) if asked and recent else FIRST_NS
+        wait_ns = longer_ns(asked.wait_ns) if asked and recent else FIRST_NS
         self._asked[key] = _Asked(now_ns, wait_ns)
 
 

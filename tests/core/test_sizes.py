@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.core.belief import FIRST_NS
 from scheduler.core.latency import STALE_NS
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass
-from scheduler.core.sizes import FINDING, FIRST_NS, STEPS, least_elements, step_of
+from scheduler.core.sizes import FINDING, STEPS, least_elements, step_of
 from scheduler.core.targets import Run, TargetState
 from tests.core.world import MS, offer, target
 

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import pytest
 
+from scheduler.core.belief import FIRST_NS, MOST_NS
 from scheduler.core.requests import RequestClass
 from scheduler.core.targets import Run, TargetState
-from scheduler.daemon.doubts import FIRST_NS, IDLE_NS, MOST_NS, RUNS, SHARE, Doubts
+from scheduler.daemon.doubts import IDLE_NS, RUNS, SHARE, Doubts
 from scheduler.daemon.submission import Submission
 from tests.core.world import offer, target
 

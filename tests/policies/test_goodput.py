@@ -9,13 +9,13 @@ from typing import ClassVar
 import pytest
 
 from policies import make_policy
-from policies.goodput import CALM, LEAST_SCALE, Alone
+from policies.goodput import CALM, LEAST_SCALE, Everywhere
 from policies.parts.serving import Candidate
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
 
 
-class Reckoning(Alone):
+class Reckoning(Everywhere):
     """Notes every batch with what was thought of it, and what it is worth by the formula."""
 
     reckoned: ClassVar[list[tuple[Candidate, float, float]]] = []

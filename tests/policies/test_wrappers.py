@@ -13,7 +13,7 @@ import pytest
 from policies import POLICIES, make_policy
 from policies.cheapest import Cheapest
 from policies.edf import Edf
-from policies.goodput import Alone, Goodput
+from policies.goodput import Everywhere, Goodput
 from policies.hedge import Hedged
 from policies.parts.caution import BROKEN
 from policies.proactive_drop import ProactiveDrop
@@ -185,7 +185,7 @@ def test_what_is_held_for_a_busy_target_far_away_is_one_broken_promise_however_o
     for at_ms in range(1, 19):
         assert outcomes(watch.handle(Woken(), at_ms * MS)) == {}
     inner = policy.inner
-    assert isinstance(inner, Alone)
+    assert isinstance(inner, Everywhere)
     pace = inner.admission.pace(M)
     assert inner.admission.caution.factor(pace, 1.0, DEFAULT_PRIORITY) <= BROKEN
     assert sent(watch.handle(BatchDone(2), 20 * MS)) == [("far", (3,))]

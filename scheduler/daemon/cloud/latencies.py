@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from scheduler.core.belief import FIRST_NS, longer_ns
 from scheduler.core.offers import Offer
 from scheduler.daemon.cloud.tensors import CloudModel
 from scheduler.files import replace_file
@@ -29,10 +30,6 @@ little less than twice as much, so that it is tried when work piles up, and meas
 
 MATERIAL = 0.25
 """An offer is made anew when a median has moved by more than this share."""
-
-FIRST_NS, MOST_NS = 10_000_000_000, 600_000_000_000
-"""For how long a batch size that looks slower than two of half its size is believed to be so, since
-one ran: at first, and at most. Each time it is twice as long."""
 
 RUNTIME = "oip"
 
@@ -68,7 +65,7 @@ class _Size:
     def forget(self) -> None:
         """It is as if it had not been measured, and if it is slow indeed is believed for longer."""
         self.samples.clear()
-        self.believed_ns = min(MOST_NS, 2 * self.believed_ns)
+        self.believed_ns = longer_ns(self.believed_ns)
 
 
 class Latencies:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.core.belief import FIRST_NS, MOST_NS
 from scheduler.core.latency import LatencyCurve
 from scheduler.core.offers import Offer
-from scheduler.daemon.cloud.latencies import FIRST_NS, MOST_NS, Latencies, LatencyFile
+from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
 from scheduler.daemon.cloud.tensors import CloudModel
 from scheduler.daemon.ways.shrinking import Shrinking
 from tests.daemon.cloud.boxes import CARD

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policies.goodput import Alone, Goodput
+from policies.goodput import Everywhere, Goodput
 from policies.hedge import Hedged
 from policies.parts.odds import CHOICES, EVERY_NS, MARGIN, RECENT, Odds
 from policies.spill import Spill
@@ -141,7 +141,7 @@ def test_it_asks_again_now_and_then_about_what_comes() -> None:
 
 def test_a_class_is_asked_about_while_others_come_far_more_often() -> None:
     """Latency spreads only later; the quantile of what comes seldom follows as well."""
-    policy = Alone()
+    policy = Everywhere()
     scheduler = Scheduler(policy)
     models = {name: Offer(name, "v", "runtime", {1: (4 * MS,)}, 0) for name in ("often", "seldom")}
     scheduler.handle(TargetUp(target("cpu:0", *models.values(), slots=9)), 0)
@@ -168,7 +168,7 @@ def test_a_class_is_asked_about_while_others_come_far_more_often() -> None:
 CAMERA_NS = 1_000_000_000 // 30
 
 
-def camera(policy: Alone, hiccups: float, seed: int = 1) -> tuple[float, list[Dispatch]]:
+def camera(policy: Everywhere, hiccups: float, seed: int = 1) -> tuple[float, list[Dispatch]]:
     """The share of frames in time, some of which take ten times as long as most; and the runs."""
     rng = random.Random(seed)
     runs: list[Dispatch] = []
@@ -230,7 +230,7 @@ def test_nothing_is_sent_that_is_predicted_to_miss_at_what_it_counts_on(name: st
     assert sum(ending.finish.outcome is Outcome.COMPLETED for ending in ended) > 1_000
 
 
-@pytest.mark.parametrize("make", [Goodput, Alone, Hedged, Spill])
+@pytest.mark.parametrize("make", [Goodput, Everywhere, Hedged, Spill])
 def test_wrappers_count_on_the_same(make: type) -> None:
     policy = make()
     assert quantile_of(policy) == CHOICES[0]
@@ -240,7 +240,7 @@ def test_wrappers_count_on_the_same(make: type) -> None:
 
 def quantiles_with(*others: TargetSpec, spills: bool = False) -> dict[str, float]:
     """By target, what is counted on for a class with tight budgets, beside other targets."""
-    policy = Alone()
+    policy = Everywhere()
     scheduler = Scheduler(Spill(policy) if spills else policy)
     scheduler.handle(TargetUp(target("cpu:0", TAIL)), 0)
     for spec in others:
@@ -262,7 +262,7 @@ def test_where_somebody_can_be_paid_for_it_all_is_to_be_sure() -> None:
 def test_others_make_room_for_it_as_far_as_it_would_be_in_time(
     budget_ms: float, worth: float
 ) -> None:
-    policy = Alone()
+    policy = Everywhere()
     scheduler = Scheduler(policy)
     scheduler.handle(TargetUp(target("cpu:0", TAIL)), 0)
     scheduler.handle(Submitted((request(1, budget_ms, weight=2.0),)), 0)
