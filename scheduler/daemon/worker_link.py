@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 import struct
@@ -73,15 +74,9 @@ class WorkerLink(asyncio.BufferedProtocol):
         """Connects, and connects again when the worker was lost, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            peer.setblocking(False)
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
             try:
-                await loop.sock_connect(peer, str(self._path))
-            except (OSError, asyncio.CancelledError) as error:
-                peer.close()
-                if isinstance(error, asyncio.CancelledError):
-                    raise
+                peer = await self._peer()
+            except OSError:
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._reader = FrameReader(LINK_LIMITS)
@@ -91,6 +86,15 @@ class WorkerLink(asyncio.BufferedProtocol):
             self._lost.clear()
             await loop.create_connection(lambda: self, sock=peer)
             await self._lost.wait()
+
+    async def _peer(self) -> socket.socket:
+        with contextlib.ExitStack() as unless_connected:
+            peer = unless_connected.enter_context(socket.socket(socket.AF_UNIX))
+            peer.setblocking(False)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+            await asyncio.get_running_loop().sock_connect(peer, str(self._path))
+            unless_connected.pop_all()
+            return peer
 
     def close(self) -> None:
         """Hangs up."""

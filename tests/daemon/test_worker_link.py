@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -72,6 +73,25 @@ def test_a_worker_that_says_nothing_any_more_is_lost_until_it_does(played):
                 assert (lost, device, blameless) == ("lost", "cpu:0", True)
                 assert reason.startswith("worker of cpu:0: its process ")
                 assert reason.endswith(" says nothing") or " and says nothing; " in reason
+
+    played(acts)
+
+
+def test_a_process_that_has_no_file_left_connects_when_it_has(played, monkeypatch):
+    failures = iter([OSError(errno.EMFILE, "too many open files")])
+
+    class Lacking(socket.socket):
+        def __init__(self, *args, **options):
+            if "fileno" not in options and (failure := next(failures, None)):
+                raise failure
+            super().__init__(*args, **options)
+
+    async def acts(accept, heard):
+        monkeypatch.setattr(socket, "socket", Lacking)
+        with (await asyncio.wait_for(accept(), PATIENCE_S))[0] as worker:
+            worker.sendall(TELEMETRY)
+            assert await heard.next() == ("telemetry", "cpu:0", {})
+        assert next(failures, None) is None
 
     played(acts)
 
