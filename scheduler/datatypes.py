@@ -122,10 +122,9 @@ def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
     if not flat:
         return np.empty(shape, wanted)
     # Kinds first: an array of texts takes the longest one's memory for each of them.
-    if not kinds <= _KINDS[wanted.kind] or not _fits(found := np.array(flat), wanted):
+    if not kinds <= _KINDS[wanted.kind] or (array := _of_numbers(flat, wanted)) is None:
         raise InvalidInput(f"data of {name!r} should hold {datatype} values alone")
-    with np.errstate(over="ignore"):
-        array: Array = found.astype(wanted).reshape(shape)
+    array = array.reshape(shape)
     if wanted.kind == "f" and np.isinf(array).any():  # JSON has no infinity
         raise InvalidInput(f"data of {name!r} has a value that is too large for {datatype}")
     return array
@@ -157,14 +156,26 @@ def bytes_of(elements: list[bytes]) -> bytes:
     return b"".join(part for e in elements for part in (_LENGTH.pack(len(e)), e))
 
 
-def _fits(found: Array, wanted: np.dtype[Any]) -> bool:
-    """Whether numbers as JSON has them can be of a dtype without losing what they say."""
-    if wanted.kind not in "iu":
-        return found.dtype.kind in "iufb"
-    if found.dtype.kind not in "iu":
-        return False
-    info = np.iinfo(wanted)
-    return bool(int(found.min()) >= info.min and int(found.max()) <= info.max)
+def _of_numbers(flat: list[Any], wanted: np.dtype[Any]) -> Array | None:
+    """Numbers as JSON has them, where they can be of a dtype without losing what they say.
+
+    What is too large for a dtype of fractions becomes infinite.
+    """
+    found = np.array(flat)
+    if wanted.kind in "iu":
+        # There is no dtype for 1 and 2**63 together: such are a list's business.
+        numbers = [found.min(), found.max()] if found.dtype.kind in "iu" else flat
+        info = np.iinfo(wanted)
+        if int(min(numbers)) < info.min or int(max(numbers)) > info.max:
+            return None
+        return found.astype(wanted) if numbers is not flat else np.array(flat, wanted)
+    with np.errstate(over="ignore"):
+        if found.dtype.kind != "O":
+            return found.astype(wanted)
+        try:
+            return np.array(flat, wanted)
+        except OverflowError:
+            return np.full(len(flat), np.inf, wanted)
 
 
 def _flat(name: str, data: list[Any]) -> tuple[list[Any], set[type]]:

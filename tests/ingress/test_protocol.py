@@ -120,6 +120,8 @@ def test_an_output_of_text_is_bytes_and_has_no_classes() -> None:
         ("INT8", [1], [1.0]),
         ("INT64", [1], [2**63]),
         ("UINT64", [2], [2**63, -1]),
+        ("UINT64", [2], [1, 2**64]),
+        ("FP64", [2], [1, 10**400]),
         ("BOOL", [1], [1]),
         ("FP32", [1], [True]),
         ("FP32", [1], ["1"]),
@@ -135,6 +137,16 @@ def test_an_output_of_text_is_bytes_and_has_no_classes() -> None:
 def test_data_that_does_not_fit_is_refused(datatype: str, shape: list[int], data: Any) -> None:
     with pytest.raises(InvalidInput, match="'x'"):
         from_list("x", datatype, shape, data)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [("UINT64", [1, 2**63]), ("UINT64", [2**64 - 1, 0]), ("FP64", [1, 2**64]), ("FP32", [10**30])],
+)
+def test_large_whole_numbers_are_taken_beside_small_ones(datatype: str, data: list[int]) -> None:
+    found = from_list("x", datatype, [len(data)], data)
+    assert found.tolist() == np.array(data, NATIVE[datatype]).tolist()
+    assert found.dtype == NATIVE[datatype]
 
 
 @given(st.sampled_from([*NATIVE, "BF16", "BYTES"]), st.binary(max_size=64), st.integers(0, 20))

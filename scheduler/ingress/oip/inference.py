@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scheduler.client.call import Call
 from scheduler.core.outcomes import Outcome
 from scheduler.datatypes import for_model
-from scheduler.errors import InvalidInput, ModelNotFound
+from scheduler.errors import ExecutionFailed, InvalidInput, ModelNotFound
 from scheduler.ingress.oip.box import Box, ModelInfo
 from scheduler.ingress.oip.request import InferRequest
 from scheduler.result import Result, Timing
@@ -149,7 +149,12 @@ class Inference:
             self._on_end = None
             results = [result for result in self._results if result is not None]
             left_ns = self._deadline_ns - time.monotonic_ns()
-            on_end(_joined(results, self._has_batch, left_ns / 1e6))
+            try:
+                inferred = _joined(results, self._has_batch, left_ns / 1e6)
+            except ExecutionFailed as error:
+                on_end(error)
+            else:
+                on_end(inferred)
 
 
 def _check_names(info: ModelInfo, request: InferRequest) -> None:
@@ -200,7 +205,7 @@ def _joined(results: list[Result], has_batch: bool, laxity_ms: float) -> Inferre
     outputs = first.outputs
     if len(results) > 1:
         outputs = {
-            name: np.concatenate([result.outputs[name] for result in results]) for name in outputs
+            name: _one_array(name, [result.outputs[name] for result in results]) for name in outputs
         }
     return Inferred(
         outputs,
@@ -214,6 +219,18 @@ def _joined(results: list[Result], has_batch: bool, laxity_ms: float) -> Inferre
         laxity_ms,
         _notes([result.notes for result in results]),
     )
+
+
+def _one_array(name: str, items: list[NDArray[Any]]) -> NDArray[Any]:
+    try:
+        return np.concatenate(items)
+    except ValueError:
+        shapes = sorted({item.shape[1:] for item in items})
+        told = " and ".join(str(list(shape)) for shape in shapes[:2])
+        raise ExecutionFailed(
+            f"output {name!r} differs in shape between the items of the request ({told}), so that "
+            "it can't be one tensor; ask for each item by itself"
+        ) from None
 
 
 def _notes(noted: list[dict[str, Any]]) -> dict[str, str]:
