@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -406,6 +407,18 @@ def test_memory_is_read_and_written_within_its_region(tmp_path: Path, key: str) 
             memory.read(ANYONE, part)
     with pytest.raises(InvalidInput, match="takes 5 bytes"):
         memory.write(ANYONE, Region("r", 0, 4), memoryview(b"abcde"))
+
+
+def test_an_output_that_is_written_in_part_is_an_error(tmp_path: Path, key: str) -> None:
+    memory = SharedMemory(tmp_path / "registry")
+    memory.register(ANYONE, "r", key, 0, 100)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60, before[1]))
+    try:
+        with pytest.raises(InvalidInput, match=r"took 20 bytes of 30; /dev/shm may be full"):
+            memory.write(ANYONE, Region("r", 40, 30), memoryview(bytes(30)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_request_takes_no_more_from_memory_than_from_its_body(tmp_path: Path, key: str) -> None:

@@ -176,13 +176,18 @@ class SharedMemory:
             )
         descriptor = _open(region)
         try:
-            os.pwrite(descriptor, data, region.offset + part.offset)
+            count = os.pwrite(descriptor, data, region.offset + part.offset)
         except OSError as error:
             raise InvalidInput(
                 f"shared memory region {part.name!r} can't be written: {error.strerror}"
             ) from None
         finally:
             os.close(descriptor)
+        if count != len(data):  # the region may have holes, and memory for them run out
+            raise InvalidInput(
+                f"shared memory region {part.name!r} took {count} bytes of {len(data)}; {_MEMORY} "
+                "may be full"
+            )
 
     def _containing(self, tenant: Tenant, part: Region) -> Registered:
         try:
