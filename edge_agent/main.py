@@ -87,7 +87,7 @@ def serve(
     if probe_only and (config is not None or models is not None or join):
         _complain("--probe looks at the box alone: leave out --config, --models and --join")
         raise typer.Exit(2)
-    if wrong := _unusable(models, join or ()):
+    if wrong := _unusable(config, models, join or ()):
         _complain(wrong)
         raise typer.Exit(2)
     try:
@@ -112,8 +112,10 @@ def serve(
     raise typer.Exit(_run(settings, config, over, hardware))
 
 
-def _unusable(models: Path | None, join: Sequence[str]) -> str | None:
+def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> str | None:
     """What of the command line can't be served, whatever the configuration says."""
+    if config is not None and config.exists() and not (config.is_file() or config.is_dir()):
+        return f"--config {config}: a file is wanted, for it is read again when it changes"
     if models is not None and not models.is_dir():
         return f"--models {models}: there is no such folder (to just look around: laxity demo)"
     for place in join:

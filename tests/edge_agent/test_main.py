@@ -148,6 +148,7 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (("--config", "/dev/null"), "--config /dev/null: a file is wanted"),
         (("--models", "nowhere"), "--models nowhere: there is no such folder"),
         (("--join", "box-a"), "--join box-a: 'tcp://box-a' lacks a port: tcp://HOST:PORT"),
         (("--join", "a:1", "--join", "b:0"), "--join b:0: 'b:0' is not where another machine li"),
