@@ -57,7 +57,7 @@ def _hints(folders: Iterable[Path], stopping: threading.Event) -> Iterator[objec
             raise_interrupt=False,
             recursive=False,
         )
-    except OSError:  # one has just gone, or the system watches no more of them
+    except (OSError, RuntimeError):  # one has just gone, or the system watches no more of them
         stopping.wait(_LOOK_S)
         yield None
 

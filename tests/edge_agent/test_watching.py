@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import watchfiles
+from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from edge_agent import watching
 from tests.waiting import eventually
@@ -114,11 +115,12 @@ def test_the_folder_is_a_link_that_is_turned_or_is_replaced(
     seen.says("4444")
 
 
+@pytest.mark.parametrize("kind", [OSError, WatchfilesRustInternalError])
 def test_a_change_is_seen_where_folders_say_nothing(
-    tmp_path: Path, told: Callable[[Path], Told], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, told: Callable[[Path], Told], monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
     def none_left(*_: object, **__: object) -> None:
-        raise OSError("OS file watch limit reached")
+        raise kind("OS file watch limit reached")
 
     monkeypatch.setattr(watchfiles, "watch", none_left)
     monkeypatch.setattr(watching, "_LOOK_S", 0.01)
