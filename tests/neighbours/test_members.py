@@ -160,3 +160,10 @@ def test_no_box_is_taken_for_a_device_or_a_socket_of_this_one(box, address):
     with pytest.raises(ValueError, match=r"no name|that machine"):
         members.told([[box, address, 1, 0, False]], 1)
     assert len(members) == 0
+
+
+def test_a_life_that_other_boxes_would_not_take_is_not_told_on():
+    members = Members("a", 1)
+    with pytest.raises(ValueError, match="no number"):
+        members.introduced(Identity("b", "tcp://h:1", True), 1)
+    assert members.gossip(1) == []

@@ -45,7 +45,7 @@ class Identity:
         incarnation: Of this life of its scheduler; another life has another number.
 
     Raises:
-        ValueError: A box can't be called that, or not be reached there.
+        ValueError: A box can't be called that or be reached there, or its life has no number.
     """
 
     box: str
@@ -58,6 +58,8 @@ class Identity:
             raise ValueError(f"{self.box!r:.80} is no name of a box")
         if parse_address(self.address).scheme == "unix":
             raise ValueError(f"{self.address!r:.80} is on that machine alone")
+        if type(self.incarnation) is not int:  # True would be told on, and no box takes it there
+            raise ValueError(f"{self.incarnation!r:.80} is no number of a life")
 
 
 @dataclass(slots=True)
