@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from scheduler.errors import LaxityError
+
+T = TypeVar("T")
 
 
 class Fault(enum.Enum):
@@ -226,6 +230,23 @@ class Endpoint(Protocol):
         """Hangs up."""
 
 
+async def apart(call: Coroutine[Any, Any, T]) -> T:
+    """What a call gives, in a task of its own: who gives up a connection cancels its calls.
+
+    Raises:
+        RemoteError: That happened.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if task.cancelled():
+        raise RemoteError(Fault.UNREACHABLE, "the connection was given up")
+    return task.result()
+
+
 def said_by_laxity(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """What a laxity box says of an answer and no other server does: fields of `Inferred`."""
     restore_us, shrunk = parameters.get("restore_us"), parameters.get("shrunk")
@@ -237,4 +258,4 @@ def said_by_laxity(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ns(us: Any) -> int | None:
-    return int(us) * 1000 if isinstance(us, int | float) else None
+    return int(us) * 1000 if isinstance(us, int | float) and math.isfinite(us) else None

@@ -19,6 +19,7 @@ from scheduler.daemon.cloud.endpoint import (
     RemoteError,
     RemoteModel,
     RemoteTensor,
+    apart,
     said_by_laxity,
 )
 
@@ -141,19 +142,8 @@ class GrpcEndpoint:
     async def _call(
         self, method: Callable[..., Awaitable[Any]], message: Any, timeout_s: float
     ) -> Any:
-        # A task of its own, because a channel that is closed cancels whoever waits for its calls.
-        call = asyncio.ensure_future(
-            _said(method(message, timeout=timeout_s, metadata=self._metadata))
-        )
         try:
-            await asyncio.wait([call])
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        if call.cancelled():
-            raise RemoteError(Fault.UNREACHABLE, "the connection was given up")
-        try:
-            return call.result()
+            return await apart(_said(method(message, timeout=timeout_s, metadata=self._metadata)))
         except grpc.aio.AioRpcError as error:
             raise _remote_error(error, self._masked) from None
 

@@ -16,6 +16,7 @@ from scheduler.daemon.cloud.endpoint import (
     Masked,
     RemoteError,
     RemoteModel,
+    apart,
 )
 from scheduler.daemon.cloud.http_messages import (
     BINARY_EXTENSION,
@@ -124,12 +125,22 @@ class HttpEndpoint:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> tuple[Mapping[str, str], bytes]:
+        return await apart(self._answer(method, path, timeout_s, headers or {}, body))
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> tuple[Mapping[str, str], bytes]:
         try:
             async with self._session.request(
                 method,
                 f"{self._url}/v2{path}",
                 data=body,
-                headers={**self._headers, **(headers or {})},
+                headers={**self._headers, **headers},
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 allow_redirects=False,
             ) as response:

@@ -89,6 +89,10 @@ def _values(tensor: InputTensor) -> Any:
     return array
 
 
+_DIGITS = 20
+"""Of a length that makes sense; thousands of them Python refuses to read."""
+
+
 def inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
     """The answer to an inference, whichever way its tensors came.
 
@@ -96,7 +100,7 @@ def inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
         RemoteError: It makes no sense.
     """
     size = headers.get(HEADER_LENGTH, "")
-    end = int(size) if size.isdecimal() else len(body)
+    end = int(size) if size.isdecimal() and len(size) < _DIGITS else len(body)
     said = json_object(body[:end])
     rest = memoryview(body)[end:]
     outputs: dict[str, OutputTensor] = {}
@@ -113,7 +117,7 @@ def inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
             outputs[output["name"]] = OutputTensor(output["datatype"], shape, raw)
         spent = said.get("parameters") or {}
         return Inferred(outputs, sent, len(body), **said_by_laxity(spent))
-    except (InvalidInput, KeyError, TypeError, ValueError, AttributeError):
+    except (InvalidInput, KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise RemoteError(Fault.FAILED, f"answers {said!r:.200}, not outputs with data") from None
 
 

@@ -358,8 +358,8 @@ class CloudLink:
     def _pause(self, after_s: float | None) -> None:
         """The server has too much to do: fewer at once, and none for a while."""
         self._standing.limit.dropped()
-        pause_ns = int(after_s * 1e9) if after_s else self._pauses.next_ns()
-        self._standing.close_for(min(pause_ns, _LONGEST_PAUSE_NS))
+        pause_ns = after_s * 1e9 if after_s else self._pauses.next_ns()
+        self._standing.close_for(int(min(pause_ns, _LONGEST_PAUSE_NS)))  # inf for many digits
 
     def _failed(self, reason: str) -> None:
         open_ns = self._breaker.failed(reason)

@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, TCPConnector, web
+from aiohttp.abc import AbstractResolver
 
 from scheduler.core.outcomes import Outcome
+from scheduler.daemon.cloud.endpoint import Fault, RemoteError, said_by_laxity
+from scheduler.daemon.cloud.http_endpoint import HttpEndpoint
+from scheduler.daemon.cloud.http_messages import HEADER_LENGTH, inferred
 from tests.daemon.cloud.boxes import Box, box_of, numbers
 
 LENGTH = "Inference-Header-Content-Length"
@@ -204,8 +208,13 @@ def test_a_key_that_the_server_repeats_is_not_told_further(tmp_path: Path, is_js
 
 @pytest.mark.parametrize(
     "fault",
-    [status(429), status(503), status(500), status(502), status(404), status(400), broken_off],
-    ids=["429", "503", "500", "502", "404", "400", "broken off"],
+    [
+        status(429),
+        status(429, **{"Retry-After": "9" * 400}),
+        *(status(code) for code in (503, 500, 502, 404, 400)),
+        broken_off,
+    ],
+    ids=["429", "429, for ever", "503", "500", "502", "404", "400", "broken off"],
 )
 def test_after_a_fault_that_passes_the_request_is_served(tmp_path: Path, fault: Answer):
     async def test(box: Box, far: HttpServer) -> None:
@@ -253,3 +262,38 @@ def test_a_redirect_is_not_followed_with_the_token(tmp_path: Path):
         assert (await box.ask(deadline_ms=20_000)).outcome is Outcome.FAILED
 
     with_http(tmp_path, test)
+
+
+class NoNames(AbstractResolver):
+    """Never finds anything."""
+
+    async def resolve(self, *_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_call_that_is_still_looking_for_the_server_is_not_cancelled_by_a_new_connection():
+    async def ask() -> None:
+        endpoint = HttpEndpoint(
+            lambda: ClientSession(connector=TCPConnector(resolver=NoNames())), "http://far", {}, 100
+        )
+        call = asyncio.create_task(endpoint.live(20.0))
+        await asyncio.sleep(0.05)
+        endpoint.reconnect()
+        with pytest.raises(RemoteError) as error:
+            await call
+        assert error.value.fault is Fault.UNREACHABLE
+        await endpoint.close()
+
+    asyncio.run(ask())
+
+
+def test_a_length_of_thousands_of_digits_is_no_length():
+    with pytest.raises(RemoteError, match="not outputs with data"):
+        inferred({HEADER_LENGTH: "9" * 5_000}, b"{}", 0)
+
+
+def test_no_time_at_all_is_no_time():
+    assert said_by_laxity({"total_us": float("inf")})["there_ns"] is None
