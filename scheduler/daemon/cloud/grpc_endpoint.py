@@ -143,9 +143,12 @@ class GrpcEndpoint:
         self, method: Callable[..., Awaitable[Any]], message: Any, timeout_s: float
     ) -> Any:
         try:
-            return await apart(_said(method(message, timeout=timeout_s, metadata=self._metadata)))
+            said = await apart(_said(method(message, timeout=timeout_s, metadata=self._metadata)))
         except grpc.aio.AioRpcError as error:
             raise _remote_error(error, self._masked) from None
+        if said is None:  # gRPC has logged what is wrong with it
+            raise RemoteError(Fault.FAILED, "answers what is no message of the protocol")
+        return said
 
     def reconnect(self) -> None:
         """Makes another channel; calls on the old one end."""

@@ -15,6 +15,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.cli.status_view import status_view
 from scheduler.core.outcomes import Outcome
+from scheduler.daemon.cloud.endpoint import Fault, RemoteError
+from scheduler.daemon.cloud.grpc_endpoint import GrpcEndpoint
 from tests.daemon.cloud.boxes import Box, box_of, numbers
 from tests.daemon.cloud.far_server import FarServer, doubled, far_server
 
@@ -264,3 +266,29 @@ def test_what_can_not_be_written_down_is_not_spent_and_not_tried_without_end(tmp
             assert box.driver.core._next_run_id == 2, "it was sent once"
 
     asyncio.run(run())
+
+
+def test_bytes_that_are_no_message_are_an_error_of_the_call():
+    class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, _details: Any) -> Any:
+            async def answer(*_: Any) -> bytes:
+                return b"\xff\xff"
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    async def ask() -> None:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((Server(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        endpoint = GrpcEndpoint(
+            lambda options: grpc.aio.insecure_channel(f"127.0.0.1:{port}", options), {}, 1_000
+        )
+        for call in (endpoint.live(20.0), endpoint.extensions(20.0), endpoint.model("m", 20.0)):
+            with pytest.raises(RemoteError, match="no message of the protocol") as error:
+                await call
+            assert error.value.fault is Fault.FAILED
+        await endpoint.close()
+        await server.stop(0)
+
+    asyncio.run(ask())
