@@ -32,7 +32,14 @@ from scheduler.core.events import (
 )
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
-from scheduler.journal_format import Encoder, Header, JournalledPolicy, Target, encode_header
+from scheduler.journal_format import (
+    Encoder,
+    Header,
+    JournalledPolicy,
+    Target,
+    encode_header,
+    plain_options,
+)
 
 SUFFIX = ".journal"
 
@@ -113,7 +120,7 @@ class Journal:
         wall_ns = time.time_ns()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
         self._run = f"{stamp}.{wall_ns // 1000 % 10**6:06d}Z-{os.getpid()}"
-        self._policy = JournalledPolicy(*policy)
+        self._policy = JournalledPolicy(policy[0], plain_options(policy[1]))
         self._limits = limits
         self._bounds = bounds
         self._version = metadata.version("laxity")
@@ -173,7 +180,7 @@ class Journal:
             if missing:
                 self._told += missing
                 self._mark(self._encoder.gap(at_ns, missing), missing)
-            self._put(self._encoder.entry(at_ns, event, commands, policy[1], failure))
+            self._put(self._encoder.entry(at_ns, event, commands, self._policy.options, failure))
         except Exception:  # whatever it is, requests matter more
             log.exception("an event could not be journalled")
             self._skipped += 1
@@ -226,7 +233,7 @@ class Journal:
         targets = self._targets
         match event:
             case PolicySwapped():
-                self._policy = JournalledPolicy(event.name, policy[1])
+                self._policy = JournalledPolicy(event.name, plain_options(policy[1]))
             case TargetUp(spec):
                 targets[spec.id] = Target(spec, up=True)
             case TargetDown(target_id) if target_id in targets:
@@ -313,7 +320,7 @@ class _Writer:
         self._shut()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # gone, or not there yet
-            self._make_room()
+            self._make_room(part.path.name.rpartition("-")[0])
             self._file = self._open_part(part.path)
             self._write_bytes(part.head)
         except OSError as error:
@@ -367,10 +374,14 @@ class _Writer:
                 self._file.close()
             self._file = None
 
-    def _make_room(self) -> None:
-        """Removes the oldest files, so that one more can grow to its size."""
+    def _make_room(self, run: str) -> None:
+        """Removes the oldest files, so that one more of a run can grow to its size.
+
+        That run's are the newest, whatever the clock was when others wrote theirs.
+        """
         bounds = self._bounds
-        files = sorted(self._folder.glob(f"*{SUFFIX}"))
+        found = self._folder.glob(f"*{SUFFIX}")
+        files = sorted(found, key=lambda file: (file.name.startswith(run), file.name))
         sizes = [file.stat().st_size for file in files]
         total = sum(sizes) + bounds.bytes // bounds.files
         count = len(files) + 1

@@ -29,6 +29,7 @@ from scheduler.journal_format.words import (
     JournalledPolicy,
     Target,
     fingerprint,
+    plain_options,
 )
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "decode_header",
     "encode_header",
     "fingerprint",
+    "plain_options",
 ]

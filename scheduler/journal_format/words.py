@@ -166,6 +166,13 @@ def pack(value: Any) -> bytes:
     return packed
 
 
+def plain_options(options: dict[str, Any]) -> dict[str, Any]:
+    """A policy's options as a journal has them: what it can't hold is spelled out."""
+    packed = msgpack.packb(options, default=repr, unicode_errors="backslashreplace")
+    plain: dict[str, Any] = msgpack.unpackb(packed, strict_map_key=False)
+    return plain
+
+
 def spelled(value: Any) -> str:
     """What msgpack can't hold, such as a date among a policy's options."""
     if isinstance(value, int):

@@ -293,6 +293,19 @@ def test_an_older_runs_files_make_room_too(tmp_path):
         assert len(journal_files(tmp_path)) == min(run + 1, 2)
 
 
+def test_files_of_a_clock_that_was_set_back_are_not_the_newest(tmp_path):
+    for number in range(4):
+        (tmp_path / f"29990101T000000.000000Z-1-{number:06d}.journal").write_bytes(b"later")
+    bounds = JournalBounds(bytes=60_000, files=3)
+    journal = Journal(tmp_path, GOODPUT, Limits(), bounds, clock_ns=lambda: 0)
+    note_requests(journal, 1, 5_000)
+    journal.close()
+    kept = submitted(tmp_path)
+    assert kept[-1] == 5_000
+    assert kept == list(range(5_001 - len(kept), 5_001))
+    assert not [file for file in journal_files(tmp_path) if file.name.startswith("2999")]
+
+
 def test_each_file_stands_for_itself(tmp_path):
     journal = Journal(
         tmp_path, GOODPUT, Limits(requests=77), JournalBounds(bytes=80_000, files=40), lambda: 0
@@ -407,6 +420,27 @@ def test_what_cannot_be_written_down_does_not_disturb(tmp_path):
     journal.close()
     assert submitted(tmp_path) == [1, 2, 3, 5, 6, 7]
     assert [gap.count for gap in gaps(tmp_path)] == [1]
+
+
+def test_options_that_a_journal_can_not_hold_are_spelled_out(tmp_path):
+    odd: dict[str, Any] = {"seed": 2**70, "name": "\ud800", "at": {2**64: None}, "quantile": 0.9}
+    journal = Journal(tmp_path, ("own", odd), Limits(), clock_ns=lambda: 0)
+    swapped = PolicySwapped("own", policies.make_policy("edf"))
+    journal.note(1 * MS, swapped, [], ("own", {**odd, "seed": -(2**70)}))
+    note_requests(journal, 2, 1)
+    journal.close()
+    assert journal.dropped == 0
+    (file,) = journal_files(tmp_path)
+    header = JournalFile(file).header
+    kept = {"seed": str(2**70), "name": "\\ud800", "at": {str(2**64): None}, "quantile": 0.9}
+    assert header.policy == JournalledPolicy("own", kept)
+    (swap,) = [
+        entry.event
+        for entry in JournalFile(file)
+        if isinstance(entry, Entry) and isinstance(entry.event, PolicySwapped)
+    ]
+    assert isinstance(swap.policy, JournalledPolicy)
+    assert swap.policy.options["seed"] == str(-(2**70))
 
 
 # -- with the driver
