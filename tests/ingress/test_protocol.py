@@ -197,6 +197,18 @@ def test_classes_are_the_highest_values_of_each_item() -> None:
     assert tensor.texts == [b"2.500000:1", b"1.000000:2", b"3.000000:0", b"3.000000:1"]
     (tensor,) = output_tensors(request, inferred(np.array([7, 9], np.int32)))
     assert (tensor.shape, tensor.texts) == ([2], [b"9:1", b"7:0"])
+    large = np.array([2**63, 2**63 + 5, 2**63 + 5, 0], np.uint64)
+    (tensor,) = output_tensors(request, inferred(large))
+    assert tensor.texts == [b"9223372036854775813:1", b"9223372036854775813:2"]
+    (tensor,) = output_tensors(request, inferred(np.array([-(2**63), 2**53, 2**53 + 1], np.int64)))
+    assert tensor.texts == [b"9007199254740993:2", b"9007199254740992:1"]
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0,)])
+def test_what_is_empty_has_no_classes(shape: tuple[int, ...]) -> None:
+    request = InferRequest("m", "", "", {}, {}, (WantedOutput("y", classes=2),))
+    with pytest.raises(InvalidInput, match="is empty and has no classes"):
+        output_tensors(request, inferred(np.zeros(shape), has_batch=True))
 
 
 def test_shared_memory_is_named_whole_or_not_at_all() -> None:

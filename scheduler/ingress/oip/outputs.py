@@ -64,9 +64,9 @@ def _tensor(array: NDArray[Any], wanted: WantedOutput, has_batch: bool) -> Outpu
     if not wanted.classes:
         datatype = DATATYPES[array.dtype.name]
         return OutputTensor(wanted.name, datatype, list(array.shape), array, [], wanted)
-    rows = array.reshape(array.shape[0], -1) if has_batch and array.ndim else array.reshape(1, -1)
-    if not rows.shape[1]:
+    if not array.size:
         raise InvalidInput(f"output {wanted.name!r} is empty and has no classes")
+    rows = array.reshape(array.shape[0], -1) if has_batch and array.ndim else array.reshape(1, -1)
     count = min(wanted.classes, rows.shape[1])
     texts = [text for row in rows for text in _classes(row, count)]
     shape = [rows.shape[0], count] if has_batch else [count]
@@ -75,6 +75,9 @@ def _tensor(array: NDArray[Any], wanted: WantedOutput, has_batch: bool) -> Outpu
 
 def _classes(row: NDArray[Any], count: int) -> list[bytes]:
     """`value:index` of the highest values, the highest first and equal ones in their order."""
-    order = np.argsort(-row.astype(np.float64), kind="stable")[:count]
-    form = "%f:%d" if row.dtype.kind == "f" else "%d:%d"
+    if row.dtype.kind == "f":
+        form, order = "%f:%d", np.argsort(-row, kind="stable")[:count]
+    else:  # the least of int64 and every uint64 have no negative
+        form, last = "%d:%d", len(row) - 1
+        order = last - np.argsort(row[::-1], kind="stable")[: -count - 1 : -1]
     return [(form % (row[index], index)).encode() for index in order]
