@@ -31,8 +31,8 @@ def encoded(encoding: Encoding, array: Array) -> Array | None:
     """An input of one item in a smaller form: float16, or a vector of bytes.
 
     Returns:
-        None where the form can't hold its values: beyond float16's 65504, outside of the range
-        that the model's owner gave, or no number.
+        None where the form can't hold it: values beyond float16's 65504, outside of the range
+        that the model's owner gave, or no number; a shape that is no image's.
     """
     if encoding.name == FLOAT16:
         with np.errstate(over="ignore"):
@@ -46,7 +46,11 @@ def encoded(encoding: Encoding, array: Array) -> Array | None:
 
 def _pixels(encoding: Encoding, array: Array) -> NDArray[np.uint8] | None:
     """Shape (height, width, channels); None where a value is no pixel's, by half a step."""
+    if array.ndim != 3:
+        return None
     image = array.transpose(1, 2, 0) if encoding.layout == "NCHW" else array
+    if not _has_channels(encoding, image.shape[2]):
+        return None
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
     steps = image.astype(np.float32)
@@ -55,6 +59,12 @@ def _pixels(encoding: Encoding, array: Array) -> NDArray[np.uint8] | None:
     if not steps.size or not (np.min(steps) >= -0.5 and np.max(steps) <= 255.5):
         return None
     return np.rint(steps).clip(0, 255).astype(np.uint8)
+
+
+def _has_channels(encoding: Encoding, channels: int) -> bool:
+    """Whether an image may have so many, each with its own scale and offset or all with one."""
+    each = {len(encoding.scale), len(encoding.offset)}
+    return channels in jpeg.CHANNELS and each <= {1, channels}
 
 
 # -- undoing
@@ -172,7 +182,7 @@ def _images(
         raise InvalidInput(f"input {name!r} is {dtype}: these pixels can't become that")
     frame, *others = {jpeg.frame_of(name, raw) for raw in value}
     height, width, channels = frame
-    if others or not {len(encoding.scale), len(encoding.offset)} <= {1, channels}:
+    if others or not _has_channels(encoding, channels):
         raise InvalidInput(f"the images of {name!r} differ in size, or from their encoding")
     found = (channels, height, width) if encoding.layout == "NCHW" else frame
     fits = len(shape) == 3 and all(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from scheduler.errors import InvalidInput
 from workers.model import LAYOUTS, Encoding
 
@@ -13,6 +11,8 @@ ENCODING_EXTENSION = "laxity_encoding_"
 that it undoes that one."""
 
 _LONGEST = 512
+_LEAST, _MOST = 1e-30, 1e30
+"""Of a scale, and of an offset: with a pixel's 255 steps they are numbers of 32 bits."""
 
 
 def text_of(encoding: Encoding) -> str:
@@ -43,7 +43,7 @@ def encoding_from(text: object) -> Encoding:
     if said["layout"] not in LAYOUTS:
         raise InvalidInput(f"layout of {text!r:.80} should be {' or '.join(LAYOUTS)}")
     scale, offset = _numbers(text, said["scale"]), _numbers(text, said["offset"])
-    if 0.0 in scale:
+    if min(map(abs, scale)) < _LEAST:
         raise InvalidInput(f"scale of {text!r:.80} should not be 0")
     return Encoding(JPEG, layout=said["layout"], scale=scale, offset=offset)
 
@@ -53,6 +53,8 @@ def _numbers(text: str, listed: str) -> tuple[float, ...]:
         numbers = tuple(map(float, listed.split(",")))
     except ValueError:
         numbers = ()
-    if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
-        raise InvalidInput(f"scale and offset of {text!r:.80} should be 1 or 3 numbers each")
+    if len(numbers) not in (1, 3) or not all(abs(number) <= _MOST for number in numbers):
+        raise InvalidInput(
+            f"scale and offset of {text!r:.80} should be 1 or 3 numbers each, up to {_MOST:g}"
+        )
     return numbers

@@ -114,6 +114,19 @@ def test_jpeg_is_not_for_values_outside_of_the_range_that_was_declared(value: fl
     assert encoded(UNIT, array) is None
 
 
+@pytest.mark.parametrize("shape", [(8, 8), (2, 8, 8), (4, 8, 8), (0, 8, 8), (1, 3, 8, 8)])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("encoding", [UNIT, IMAGENET])
+def test_jpeg_is_not_for_what_is_no_image(
+    encoding: Encoding, shape: tuple[int, ...], dtype: str
+) -> None:
+    assert encoded(encoding, np.zeros(shape, dtype)) is None
+
+
+def test_three_scales_are_not_for_one_channel():
+    assert encoded(IMAGENET, np.zeros((1, 8, 8), np.float32)) is None
+
+
 def test_what_is_outside_by_less_than_half_a_step_is_rounding():
     array = np.array([-0.4, 255.4], np.float32).reshape(1, 1, 2) / 255
     assert encoded(UNIT, array) is not None
@@ -145,6 +158,9 @@ def test_an_encoding_survives_as_text(
         "jpeg;layout=CHW;scale=1;offset=0",
         "jpeg;layout=NCHW;scale=0;offset=0",
         "jpeg;layout=NCHW;scale=nan;offset=0",
+        "jpeg;layout=NCHW;scale=1e300;offset=0",
+        "jpeg;layout=NCHW;scale=1,1e-60,1;offset=0",
+        "jpeg;layout=NCHW;scale=1;offset=-1e39",
         "jpeg;layout=NCHW;scale=1,1;offset=0",
         "jpeg;layout=NCHW;scale=1;offset=inf",
         "jpeg;layout=NCHW;scale=1;offset=0;more=1",

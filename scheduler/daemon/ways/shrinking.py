@@ -166,7 +166,7 @@ class Shrinking:
             took_ns: How long making and undoing took together.
         """
         known = self._known.get(name)
-        if known is not None:  # else the owner allows other forms meanwhile
+        if known is not None and size:  # else the owner allows other forms meanwhile
             known.used += 1
             known.learn(sent / size, took_ns / size)
 

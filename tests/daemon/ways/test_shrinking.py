@@ -58,6 +58,8 @@ def test_what_was_measured_counts_from_a_few_samples_on():
     assert (small.share, small.byte_ns) == (0.02, 3.0)
     assert not forms.moved()
     forms.learn("a form that was allowed before", MB, 1, 1)
+    forms.learn(SMALL, 0, 0, 1)
+    assert not forms.moved()
 
 
 def test_one_that_was_held_up_does_not_count_much():
