@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from yaml import Node
@@ -31,6 +31,7 @@ from replay.fleet.model import Device, Fleet, Truth, lognormal_samples, quantile
 from replay.fleet.world import Incident, Link
 from replay.links import open_links
 from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
+from scheduler.config.types import Count, Positive
 from scheduler.core.offers import Offer
 from scheduler.core.targets import TargetSpec
 
@@ -41,6 +42,8 @@ _LOCAL_LEAD_MS = 1.0
 MOST_FACTOR = 1_000.0
 """The most that a script or a drift makes anything slower by; beyond that, let it go down."""
 
+_Amount = Annotated[float, Field(strict=True, ge=0, le=1e9)]
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -49,10 +52,10 @@ class _Strict(BaseModel):
 class Quantiles(_Strict):
     """The measured latency of one batch size, and its energy."""
 
-    batch: int = Field(ge=1, le=65_536)
-    p50_ms: float = Field(gt=0)
-    p90_ms: float | None = Field(default=None, gt=0)
-    energy_uj: int | None = Field(default=None, ge=0)
+    batch: Count = Field(le=65_536)
+    p50_ms: Positive
+    p90_ms: Positive | None = None
+    energy_uj: int | None = Field(default=None, strict=True, ge=0)
 
     @model_validator(mode="after")
     def _in_order(self) -> Quantiles:
@@ -66,12 +69,12 @@ class ModelProfile(_Strict):
 
     name: str = Field(min_length=1)
     variant: str = Field(default="default", min_length=1)
-    accuracy: float | None = Field(default=None, ge=0, le=1)
+    accuracy: _Amount | None = Field(default=None, le=1)
     latency: tuple[Quantiles, ...] = ()
-    base_ms: float | None = Field(default=None, ge=0)
-    per_item_ms: float = Field(default=0.0, ge=0)
-    jitter: float = Field(default=0.05, ge=0, le=2)
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16)
+    base_ms: _Amount | None = None
+    per_item_ms: _Amount = 0.0
+    jitter: _Amount = Field(default=0.05, le=2)
+    batches: tuple[Count, ...] = (1, 2, 4, 8, 16)
 
     @model_validator(mode="after")
     def _has_one_form(self) -> ModelProfile:
@@ -114,25 +117,25 @@ def _told_apart(models: tuple[ModelProfile, ...]) -> tuple[ModelProfile, ...]:
 class Drift(_Strict):
     """From when on everything takes how many times as long as profiled; the policy isn't told."""
 
-    at_s: float = Field(ge=0)
-    factor: float = Field(gt=0, le=MOST_FACTOR)
+    at_s: _Amount
+    factor: Positive = Field(le=MOST_FACTOR)
 
 
 class DeviceFile(_Strict):
     """A target."""
 
     id: str = Field(min_length=1)
-    time_scale: float = Field(default=1.0, gt=0)
+    time_scale: Positive = 1.0
     models: tuple[ModelProfile, ...] = ()
-    slots: int | None = Field(default=None, ge=1)
-    width: int = Field(default=1, ge=1)
-    lead_ms: float | None = Field(default=None, ge=0)
-    cost_per_request: float = Field(default=0.0, ge=0)
-    cost_per_s: float = Field(default=0.0, ge=0)
-    power_w: float | None = Field(default=None, gt=0)
-    sigma: float | None = Field(default=None, ge=0, le=2)
-    bias: float | None = Field(default=None, gt=0)
-    misprediction: float | None = Field(default=None, ge=0, lt=1)
+    slots: Count | None = None
+    width: Count = 1
+    lead_ms: _Amount | None = None
+    cost_per_request: _Amount = 0.0
+    cost_per_s: _Amount = 0.0
+    power_w: Positive | None = None
+    sigma: _Amount | None = Field(default=None, le=2)
+    bias: Positive | None = None
+    misprediction: _Amount | None = Field(default=None, lt=1)
     drift: tuple[Drift, ...] | None = None
 
     _told_apart = field_validator("models")(_told_apart)
@@ -147,12 +150,12 @@ class DeviceFile(_Strict):
 class LinkFile(_Strict):
     """The way to a box: constants, recordings, or both."""
 
-    rtt_ms: float = Field(default=0.0, ge=0)
-    mbps: float | None = Field(default=None, gt=0)
+    rtt_ms: _Amount = 0.0
+    mbps: Positive | None = None
     trace: str | None = None
     capacity: str | None = None
     format: Literal["ping", "mahimahi", "mbps"] | None = None
-    interval_s: float | None = Field(default=None, gt=0)
+    interval_s: Positive | None = None
 
     def link(self, folder: Path) -> Link:
         """The link; the paths of recordings begin in the folder."""
@@ -179,11 +182,11 @@ class Box(_Strict):
 class Event(_Strict):
     """Something that happens to a target."""
 
-    at_s: float = Field(ge=0)
+    at_s: _Amount
     target: str
     event: Literal["down", "up", "stall", "slow"]
-    for_s: float | None = Field(default=None, gt=0)
-    factor: float | None = Field(default=None, gt=0, le=MOST_FACTOR)
+    for_s: Positive | None = None
+    factor: Positive | None = Field(default=None, le=MOST_FACTOR)
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Event:
@@ -197,7 +200,7 @@ class Event(_Strict):
 class EnergyPrice(_Strict):
     """What a kilowatt-hour costs, in the unit of the devices' costs."""
 
-    cost_per_kwh: float = Field(default=0.0, ge=0)
+    cost_per_kwh: _Amount = 0.0
 
 
 class FleetFile(_Strict):
@@ -208,9 +211,9 @@ class FleetFile(_Strict):
     boxes: tuple[Box, ...] = Field(min_length=1)
     script: tuple[Event, ...] = ()
     energy: EnergyPrice = EnergyPrice()
-    sigma: float = Field(default=0.0, ge=0, le=2)
-    bias: float = Field(default=1.0, gt=0)
-    misprediction: float = Field(default=0.0, ge=0, lt=1)
+    sigma: _Amount = Field(default=0.0, le=2)
+    bias: Positive = 1.0
+    misprediction: _Amount = Field(default=0.0, lt=1)
     drift: tuple[Drift, ...] = ()
 
     @model_validator(mode="after")

@@ -119,6 +119,9 @@ def test_a_model_may_have_settings_of_its_own(emulate, batch, clock):
     [
         ({}, "base_ms: Field required"),
         ({"base_ms": -1}, "base_ms: Input should be greater"),
+        ({"base_ms": True}, "base_ms: Input should be a valid number"),
+        ({"base_ms": float("inf")}, "base_ms: Input should be less"),
+        ({"base_ms": 1, "link": {"mbps": "100"}}, "mbps: Input should be a valid number"),
         ({"base_ms": 1, "jiter": 1}, r"jiter: .*\(options are base_ms, per_item_ms, jitter"),
     ],
 )

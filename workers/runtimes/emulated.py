@@ -22,7 +22,7 @@ from workers.runtimes.base import (
 )
 from workers.runtimes.emulated_link import LinkProfile
 
-NonNegative = Annotated[float, Field(ge=0)]
+NonNegative = Annotated[float, Field(strict=True, ge=0, le=1e9)]
 
 # Linux wakes a sleeper up to about this much late.
 _SPIN_NS = 200_000
@@ -44,8 +44,8 @@ class LatencyProfile(BaseModel):
     base_ms: NonNegative
     per_item_ms: NonNegative = 0.0
     jitter: NonNegative = 0.0
-    fail_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
-    seed: int = 0
+    fail_rate: NonNegative = Field(default=0.0, le=1)
+    seed: Annotated[int, Field(strict=True)] = 0
 
 
 class EmulatedOptions(LatencyProfile):

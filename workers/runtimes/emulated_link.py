@@ -34,8 +34,8 @@ class LinkProfile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rtt_ms: Annotated[float, Field(ge=0)] = 0.0
-    mbps: Annotated[float, Field(gt=0)] | None = None
+    rtt_ms: Annotated[float, Field(strict=True, ge=0, le=1e9)] = 0.0
+    mbps: Annotated[float, Field(strict=True, gt=0, le=1e9)] | None = None
 
     @property
     def way_ns(self) -> int:
