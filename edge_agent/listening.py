@@ -13,6 +13,8 @@ from edge_agent.errors import AgentError
 from scheduler.address import Address
 
 _BACKLOG = 1024
+_NOT_OF_THIS_BOX = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""Why it can't have one of a name's addresses, as that of IPv6 where it has none."""
 
 
 def check_free(address: Address) -> None:
@@ -41,8 +43,7 @@ def bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
     if address.path is not None:
         return _bound_path(address.path) if listens else None, str(address)
     try:
-        family, where = _resolved(address)[0]
-        made = _bound(family, where, shared=not listens)
+        made = _bound_any(_resolved(address), shared=not listens)
         if listens:
             made.listen(_BACKLOG)
     except OSError as error:
@@ -74,8 +75,7 @@ def _check_port(address: Address) -> None:
             try:
                 _bound(family, where, shared=False).close()
             except OSError as error:
-                # A name may have an address of IPv6 on a box that has none.
-                if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                if error.errno not in _NOT_OF_THIS_BOX or len(found) == 1:
                     raise
     except OSError as error:
         raise _refusal(address, error.strerror or str(error)) from None
@@ -86,6 +86,17 @@ def _resolved(address: Address) -> list[tuple[int, Any]]:
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     return [(family, where) for family, _, _, _, where in found]
+
+
+def _bound_any(found: list[tuple[int, Any]], shared: bool) -> socket.socket:
+    """A socket on the first address that this box has."""
+    for family, where in found[:-1]:
+        try:
+            return _bound(family, where, shared)
+        except OSError as error:
+            if error.errno not in _NOT_OF_THIS_BOX:
+                raise
+    return _bound(*found[-1], shared)
 
 
 def _bound(family: int, where: Any, shared: bool) -> socket.socket:
