@@ -103,8 +103,8 @@ def load_slowdown(path: Path, devices: Mapping[str, str]) -> dict[str, dict[str,
         return None
     if not isinstance(content, dict) or content.get("devices") != dict(devices):
         return None
-    slowdown: dict[str, dict[str, float]] = content.get("slowdown", {})
-    return slowdown if slowdown.keys() == devices.keys() else None
+    slowdown = content.get("slowdown")
+    return slowdown if isinstance(slowdown, dict) and slowdown.keys() == devices.keys() else None
 
 
 def store_slowdown(

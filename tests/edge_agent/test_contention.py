@@ -97,3 +97,9 @@ def test_a_damaged_measurement_is_made_again(tmp_path: Path, text):
     path.write_text(text)
 
     assert load_slowdown(path, {}) is None
+
+
+def test_a_measurement_that_is_no_mapping_is_made_again(tmp_path: Path):
+    path = tmp_path / "contention.json"
+    path.write_text('{"devices": {"cpu:0": "x"}, "slowdown": ["cpu:0"]}')
+    assert load_slowdown(path, {"cpu:0": "x"}) is None
