@@ -5,8 +5,8 @@ Rule, in seven parts:
 * Admission (`parts.admission`). A new request is refused at once if it would most likely not
   be served in time: by the work queued ahead of it, and by what became of such promises before.
   One that is only behind what is lighter is admitted, and that gives way (`parts.outbidding`).
-* Displacing (`parts.displacing`). Where others that come while something runs would be late for
-  it, and are worth more, it leaves room for them; a new request that could not is refused at once.
+* Displacing (`parts.displacing`). What would make others late that come, and are worth more, is
+  refused, unless there is room for both.
 * Service. Of the batches that an open target could finish in time, of every class, variant and
   size, the one that is worth most goes, unless that harms something of a more important priority:
 
@@ -15,8 +15,9 @@ Rule, in seven parts:
   where slack is how much earlier than its deadline a request would be done, and scale is a
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second. Under
-  overload what can wait is worth more, since its time is scarce (`parts.scarcity`). What others
-  lose behind a batch of that size, and would not behind another, is taken off its worth.
+  overload what can wait is worth more, since its time is scarce (`parts.scarcity`). What would be
+  late behind a batch of what comes meanwhile is taken off its worth; where nothing is left of that,
+  it waits (`parts.meanwhile`).
 * Bunches (`parts.gathering`). Where what comes while nothing waits is mostly followed by more at
   once, as from cameras that are triggered together, and not all was in time lately, it is held for
   a tenth of its batch's time.
@@ -48,8 +49,10 @@ from policies.parts.admission import Admission
 from policies.parts.apart import Apart
 from policies.parts.away import Away
 from policies.parts.buying import price, purchases
+from policies.parts.coming import Coming
 from policies.parts.displacing import Displacement
 from policies.parts.gathering import Gathering
+from policies.parts.meanwhile import Meanwhile, may_wait
 from policies.parts.odds import CHOICES, Odds
 from policies.parts.outbidding import Outbidding
 from policies.parts.outlook import Bid, Outlook
@@ -120,8 +123,10 @@ class Everywhere:
         self._held: set[int] = set()
         self._gathering = Gathering(self._outlook)
         self._outbidding = Outbidding(self._outlook, self.admission)
-        self._displacement = Displacement(self._outlook, self.admission)
+        self._coming = Coming(self._outlook, self.admission)
+        self._displacement = Displacement(self._outlook, self.admission, self._coming)
         self._scarcity = Scarcity(self.admission)
+        self._meanwhile = Meanwhile(self._outlook, self.admission, self._coming, self._scarcity)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
@@ -131,7 +136,7 @@ class Everywhere:
         if self._outlook.look(view):
             self._begin()
         self._gathering.look(arrivals)
-        self._displacement.look()
+        self._coming.look()
         yield from self._refusals(arrivals)
         if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)
@@ -149,7 +154,7 @@ class Everywhere:
             if request.accept_late:
                 continue
             refusal = self.admission.refusal(request)
-            self._displacement.came(request)
+            self._coming.came(request)
             outbid = self._outbidding.outbid(request) if refusal is not None else None
             if refusal is None or outbid:
                 refusal = self._displacement.refusal(request)
@@ -218,16 +223,13 @@ class Everywhere:
     def _next(self, target: TargetState) -> Place | Wake | None:
         if self._outlook.some_dear and _is_dear(target) and self._is_thrifty():
             return None
-        found, held = [], []
-        for candidate in candidates(self._outlook, target):
-            wake = self._displacement.wait(candidate)
-            if wake is None:
-                found.append(candidate)
-            else:
-                held.append(wake)
+        found = list(candidates(self._outlook, target))
         if not found:
-            return min(held, key=lambda wake: wake.at_ns, default=None)
-        best = self._choose(found)
+            return None
+        best, worth = self._choose(found)
+        has_others = self._outlook.some_dear or self._outlook.view.has_peers
+        if worth <= 0.0 and not has_others and may_wait(best, worth, found):
+            return Wake(best.done_ns, "others that come would be late, and are worth more")
         wait = self._gathering.wait(best)
         if wait is not None:
             return wait
@@ -240,7 +242,7 @@ class Everywhere:
 
     def _served(self, place: Place) -> None:
         self.admission.served(place)
-        self._displacement.served(place)
+        self._coming.served(place)
 
     def _purchases(self) -> Iterator[Decision]:
         """Sends what would be late on targets that cost nothing to those that are paid for."""
@@ -265,35 +267,43 @@ class Everywhere:
 
         return sorted(targets, key=dearness)
 
-    def _choose(self, found: list[Candidate]) -> Candidate:
-        """The batch that is worth most, or a more important one where that harms nobody."""
-        if len(found) == 1:
-            return found[0]
+    def _choose(self, found: list[Candidate]) -> tuple[Candidate, float]:
+        """The batch that is worth most, or a more important one where that harms nobody.
+
+        Returns:
+            The batch, and what it is worth beyond what comes late for it, per nanosecond.
+        """
+        losses = self._meanwhile.lost(found)
+        if len(found) == 1 and not losses[0]:
+            return found[0], 1.0
         scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
-        ranked = self._ranked(found, scale_ns)
-        best = self._best(ranked)
+        ranked = self._ranked(found, losses, scale_ns)
+        (worth, _), best = self._best(ranked)
         priorities = [candidate.priority for candidate in found]
         first = min(priorities)
         if first < max(priorities):
-            choice = self._best([each for each in ranked if each[1].priority == first])
+            (urgent, _), choice = self._best([each for each in ranked if each[1].priority == first])
             if not self._harms(choice) or self._harms(best, best.priority):
-                best = choice
-        return best
+                return choice, urgent
+        return best, worth
 
-    def _ranked(self, found: list[Candidate], scale_ns: float) -> list[_Ranked]:
+    def _ranked(
+        self, found: list[Candidate], losses: list[float], scale_ns: float
+    ) -> list[_Ranked]:
         """Each batch with what it is worth per nanosecond; the more urgent one breaks a tie.
 
         One that begins with the requests of the one before it is reckoned on from there.
 
         Args:
             found: What could go next on one target.
+            losses: What each makes others late.
             scale_ns: How much slack makes a request less urgent by a factor of e.
         """
         ranked: list[_Ranked] = []
         known: list[Request] = []
         known_ns = deadline_ns = 0
         calm = urgent = 0.0
-        for candidate, cost in zip(found, self._displacement.excess(found), strict=True):
+        for candidate, lost in zip(found, losses, strict=True):
             batch, done_ns = candidate.batch, candidate.done_ns
             if known and batch[: len(known)] == known:
                 fresh = batch[len(known) :]
@@ -310,17 +320,17 @@ class Everywhere:
                 if due_ns < deadline_ns:
                     deadline_ns = due_ns
             known, known_ns = batch, done_ns
-            worth = (calm + urgent - cost) / candidate.latency_ns
+            worth = (calm + urgent - lost) / candidate.latency_ns
             ranked.append(((worth, -deadline_ns), candidate))
         return ranked
 
-    def _best(self, ranked: list[_Ranked]) -> Candidate:
+    def _best(self, ranked: list[_Ranked]) -> _Ranked:
         """That which is worth most; of the preferred variants, unless others miss by it."""
         preferred = [each for each in ranked if each[1].offer is each[1].bid.offers[0]]
-        _, best = max(preferred or ranked, key=_rank)
-        if len(preferred) < len(ranked) and (not preferred or self._harms(best)):
+        best = max(preferred or ranked, key=_rank)
+        if len(preferred) < len(ranked) and (not preferred or self._harms(best[1])):
             harmless = [each for each in ranked if not self._harms(each[1])]
-            _, best = max(harmless or ranked, key=_rank)
+            best = max(harmless or ranked, key=_rank)
         return best
 
     def _harms(self, candidate: Candidate, before: int = LEAST_IMPORTANT) -> bool:

@@ -145,15 +145,17 @@ class Admission:
                 ahead -= besides
             if ahead:
                 share_ns = other.cost_ns if waiting >= other.full else other.share_ns(waiting)
-                if other.ids != pace.ids:
-                    share_ns *= len(pace.target_ids & other.target_ids) / len(pace.ids)
-                work_ns += ahead * share_ns
+                work_ns += ahead * share_ns * pace.part(other)
         wait_ns = pace.ready_ns(starts_ns, work_ns) - now_ns
         wait_ns *= self.caution.factor(pace, request.weight, request.priority)
         costlier = pace.cost_ns / request.weight / self._least_ns
         if behind > 0 and costlier > 1.0:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
         return pace.done_ns(starts_ns, now_ns + int(wait_ns))
+
+    def backlog_ns(self, pace: Pace) -> float:
+        """How long a class's targets together need for all that waits for them, in full batches."""
+        return sum([len(queue) * each.cost_ns * pace.part(each) for queue, each in self._lanes])
 
     def counter_offers(self, requests: Sequence[Request]) -> list[dict[str, int]]:
         """The smallest budgets found with which one is admitted once queued requests are gone.

@@ -19,14 +19,16 @@ class Pace:
         cost_ns: The time that all of them together need for each request in full batches: 1 over
             the sum of their rates, in nanoseconds per request.
         longest_ns: How long the longest batch takes.
-        least_ns: How long the fastest target takes for a single request.
+        ones_ns: How long each target takes for a single request, in the order of `ids`.
+        least_ns: How long the fastest of them takes.
+        unlike_ns: By how much longer the slowest takes.
     """
 
     def __init__(self, bids: list[Bid]) -> None:
         self.bids = bids
         self.ids = tuple([bid.target_id for bid in bids])
         self.target_ids = frozenset(self.ids)
-        self._ones_ns = [bid.one_ns() for bid in bids]
+        self.ones_ns = [bid.one_ns() for bid in bids]
         self._curves = [curve for bid in bids for curve in bid.curves]
         self._version = self._versions()
         self.full = max([curve.batch_sizes[-1] for curve in self._curves], default=1)
@@ -35,7 +37,8 @@ class Pace:
         self.cost_ns = self.share_ns(self.full)
         longest = [curve.ladder(0.5).latency_ns[-1] for curve in self._curves]
         self.longest_ns = max(longest, default=0)
-        self.least_ns = min(self._ones_ns, default=0)
+        self.least_ns = min(self.ones_ns, default=0)
+        self.unlike_ns = max(self.ones_ns, default=0) - self.least_ns
 
     def _versions(self) -> int:
         return sum([curve.version for curve in self._curves])
@@ -61,11 +64,17 @@ class Pace:
     def parts(self) -> dict[str, float]:
         """By target the part of one batch at a time there in the rate at which all serve it."""
         if not self._parts and self.bids:
-            rates = [1 / one_ns for one_ns in self._ones_ns]
+            rates = [1 / one_ns for one_ns in self.ones_ns]
             widths = [bid.target.spec.width for bid in self.bids]
             whole = sum([width * rate for width, rate in zip(widths, rates, strict=True)])
             self._parts = {at: rate / whole for at, rate in zip(self.ids, rates, strict=True)}
         return self._parts
+
+    def part(self, other: Pace) -> float:
+        """The part of the work of a class that falls on the targets of this one."""
+        if other.ids == self.ids:
+            return 1.0
+        return len(self.target_ids & other.target_ids) / len(self.ids)
 
     def ready_ns(self, starts_ns: Mapping[str, int], work_ns: float) -> float:
         """When the targets, from when they can start on, have done so much more work together.
@@ -88,7 +97,7 @@ class Pace:
     def done_ns(self, starts_ns: Mapping[str, int], ready_ns: int) -> list[int]:
         """When each target has done a request that it can't begin before a time."""
         done_ns = []
-        for target_id, one_ns in zip(self.ids, self._ones_ns, strict=True):
+        for target_id, one_ns in zip(self.ids, self.ones_ns, strict=True):
             start_ns = starts_ns[target_id]
             done_ns.append((start_ns if start_ns > ready_ns else ready_ns) + one_ns)
         return done_ns

@@ -30,20 +30,23 @@ class Scarcity:
 
     Args:
         admission: Knows what each class costs.
+
+    Attributes:
+        share: The share of requests that is missed, lately.
     """
 
     def __init__(self, admission: Admission) -> None:
         """Nothing has been missed."""
         self._admission = admission
-        self._share = self._per_ns = 0.0
+        self.share = self._per_ns = 0.0
 
     def came(self) -> None:
         """A request was admitted."""
-        self._share -= MEMORY * self._share
+        self.share -= MEMORY * self.share
 
     def missed(self, request: Request) -> None:
         """One was refused, or dropped later."""
-        self._share = min(1.0, self._share + MEMORY)
+        self.share = min(1.0, self.share + MEMORY)
         cost_ns = self._admission.pace(request.kind).cost_ns
         if cost_ns:
             self._per_ns += PRICES * (request.weight / cost_ns - self._per_ns)
@@ -58,6 +61,6 @@ class Scarcity:
             What the time of one would earn with somebody else, of which what it is worth itself is
             the most that counts, and how likely it is wanted; 0 while hardly anything is missed.
         """
-        if self._share < LEAST:
+        if self.share < LEAST:
             return 0.0, 0.0
-        return self._per_ns * self._admission.pace(kind).cost_ns, self._share
+        return self._per_ns * self._admission.pace(kind).cost_ns, self.share

@@ -20,11 +20,10 @@ class Reckoning(Everywhere):
 
     reckoned: ClassVar[list[tuple[Candidate, float, float]]] = []
 
-    def _ranked(self, found, scale_ns):
-        ranked = super()._ranked(found, scale_ns)
-        costs = self._displacement.excess(found)
-        for ((worth, _), candidate), cost in zip(ranked, costs, strict=True):
-            plain = self._by_the_formula(candidate, scale_ns) - cost
+    def _ranked(self, found, losses, scale_ns):
+        ranked = super()._ranked(found, losses, scale_ns)
+        for ((worth, _), candidate), lost in zip(ranked, losses, strict=True):
+            plain = self._by_the_formula(candidate, scale_ns) - lost
             self.reckoned.append((candidate, worth, plain / candidate.latency_ns))
         return ranked
 

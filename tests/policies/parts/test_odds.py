@@ -266,5 +266,5 @@ def test_others_make_room_for_it_as_far_as_it_would_be_in_time(
     scheduler = Scheduler(policy)
     scheduler.handle(TargetUp(target("cpu:0", TAIL)), 0)
     scheduler.handle(Submitted((request(1, budget_ms, weight=2.0),)), 0)
-    (came,) = policy._displacement._came
+    (came,) = policy._coming._came
     assert came[2] == pytest.approx(worth)

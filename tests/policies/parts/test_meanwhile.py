@@ -1,0 +1,53 @@
+"""What would be late behind a batch, by when another target could have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from replay.experiment import PolicyChoice
+from replay.scenarios import FOLDER, load_scenario
+from tests.policies.parts.test_displacing import BESIDE, FRAME, TABLE, Box
+
+
+def tables(box: Box) -> set[float]:
+    """When those that run will end."""
+    return {end_ms for end_ms, _, run in box.runs if run.model == "table"}
+
+
+def test_the_last_free_device_is_left_to_what_comes() -> None:
+    """A table takes 20 ms, in which a frame that comes can wait 17 for a device."""
+    box = Box(BESIDE, replace(BESIDE, id="cpu:1"))
+    box.hear(64, every_ms=10, budget_ms=25, kind=FRAME)
+    assert [box.ask(TABLE, 10_000) for _ in range(2)] == [None] * 2
+    ends_ms = tables(box)
+    assert len(ends_ms) == 1
+    while box.last_id < 100:
+        box.hear(1, every_ms=5, budget_ms=25, kind=FRAME)
+        ends_ms |= tables(box)
+    first_ms, second_ms = ends_ms
+    assert abs(second_ms - first_ms) >= 20
+    box.watch.close()
+
+
+def test_nothing_waits_for_what_hardly_ever_comes() -> None:
+    box = Box(BESIDE, replace(BESIDE, id="cpu:1"))
+    box.hear(64, every_ms=1_000, budget_ms=25, kind=FRAME)
+    assert [box.ask(TABLE, 10_000) for _ in range(2)] == [None] * 2
+    assert len({run.target_id for _, _, run in box.runs}) == 2
+    box.watch.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("load-0_8", 0.975), ("load-1_2", 0.865), ("unlike-models-overload", 0.845)],
+)
+def test_more_is_in_time_than_without_foresight(name: str, least: float) -> None:
+    """These had 97.2, 85.9 and 83.4 % while each device was weighed by itself."""
+    experiment = load_scenario(FOLDER / f"{name}.yaml").experiment(requests=2_000)
+    shares = [
+        experiment.simulate(PolicyChoice.parse("goodput"), seed).on_time_share()
+        for seed in (1, 2, 3)
+    ]
+    assert sum(shares) / 3 > least
