@@ -182,7 +182,7 @@ class Coming:
         if shorter < len(gaps_ns):
             rest_ns = (sums_ns[-1] - sums_ns[shorter]) / (len(gaps_ns) - shorter) - age_ns
         else:
-            rest_ns = gaps_ns[-1]
+            rest_ns = float(gaps_ns[-1])
         return max(0.0, rest_ns - sums_ns[-1] / len(gaps_ns))
 
     def odds(self, bid: Bid) -> float:
