@@ -271,7 +271,8 @@ class Everywhere:
         """The batch that is worth most, or a more important one where that harms nobody.
 
         Returns:
-            The batch, and what it is worth beyond what comes late for it, per nanosecond.
+            The batch, and what it is worth per nanosecond, less what it makes late; something above
+            0 where it is alone and makes nothing late.
         """
         losses = self._meanwhile.lost(found)
         if len(found) == 1 and not losses[0]:

@@ -34,7 +34,7 @@ from policies.parts.scarcity import Scarcity
 from policies.parts.serving import Candidate
 
 STRETCH = 2.0
-"""By so much longer is a target taken to be busy than its batch."""
+"""By this is the time multiplied until the batch of another target ends."""
 
 BACKLOG, SHORT = 0.25, 2.0
 """So much of the time that all targets need for what waits is another target taken to be busy for
