@@ -17,11 +17,11 @@ from replay.bound.model import FAR_NS, Floats, Ints, Option
 Odds = Sequence[tuple[int, float]]
 """Rooms in nanoseconds, ascending, and the chance to be done for all below the next of them."""
 
-_FINE = 48
+_FINE = 150
 """About so many steps has the shortest service time."""
 
-_LEVELS = 4
-"""In so many steps does the chance to be in time rise with the room that a batch has."""
+_LEVELS = 32
+"""In at most so many steps does the chance to be in time rise with the room that a batch has."""
 
 
 @dataclass(frozen=True, slots=True)
