@@ -55,7 +55,7 @@ from policies.parts.gathering import Gathering
 from policies.parts.meanwhile import Meanwhile, may_wait
 from policies.parts.odds import CHOICES, Odds
 from policies.parts.outbidding import Outbidding
-from policies.parts.outlook import Bid, Outlook
+from policies.parts.outlook import Bid, Outlook, too_late
 from policies.parts.scarcity import Scarcity
 from policies.parts.serving import Candidate, candidates, fill, order
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
@@ -192,24 +192,23 @@ class Everywhere:
             for request in queue.due(earliest_ns)
         ):
             self._fell_short()
-        drops = list(self._outlook.doomed(overdue))
-        if not drops:
-            self._held.clear()
+        doomed = [each for queue, earliest_ns in overdue for each in too_late(queue, earliest_ns)]
+        held, self._held = self._held, set()
+        if not doomed:
             return
-        dropped = [drop.request for drop in drops]
-        if fresh := [request for request in dropped if request.id not in self._held]:
+        dropped = [request for request, _ in doomed]
+        if fresh := [request for request in dropped if request.id not in held]:
             self.admission.broken(fresh)
             for request in fresh:
                 self._scarcity.missed(request)
             self._gathering.missed()
             self._fell_short()
-        self._held.clear()
         offers = self.admission.counter_offers(dropped)
-        for drop, budgets in zip(drops, offers, strict=True):
-            yield Drop(drop.request, drop.reason, budgets)
-            queue = self._outlook.view.queues.get(drop.request.kind)
-            if queue is not None and drop.request in queue:  # who wraps this has use for it
-                self._held.add(drop.request.id)
+        for (request, why), budgets in zip(doomed, offers, strict=True):
+            yield Drop(request, why, budgets)
+            queue = self._outlook.view.queues.get(request.kind)
+            if queue is not None and request in queue:  # who wraps this has use for it
+                self._held.add(request.id)
 
     def _is_thrifty(self) -> bool:
         """Whether what costs nothing has been enough."""

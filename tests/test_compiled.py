@@ -17,7 +17,7 @@ REPLAY = """
 import sys
 from scheduler.cli.main import main
 sys.argv[1:] = ["replay", "load-1_2", "--policy", "goodput,edf,window", "--requests", "600",
-                "--no-bound", "--json", sys.argv[1]]
+                "--no-bound", "--seeds", "2", "--jobs", "2", "--json", sys.argv[1]]
 main()
 """
 LOADED = """

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 from policies.parts.caution import Caution
 from policies.parts.outlook import Outlook
-from policies.parts.pace import Pace
+from policies.parts.pace import Pace, caught_up_ns
 from policies.parts.serving import order
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
@@ -104,7 +104,7 @@ class Admission:
         pace = self._paces[request.kind]
         if not pace.bids:
             return None
-        done_ns = min(self._done_ns(request))
+        done_ns = self._soonest_ns(request)
         if done_ns <= request.deadline_ns:
             return None
         soonest_ns = self._outlook.earliest_ns(request.kind)
@@ -121,18 +121,26 @@ class Admission:
 
     def has_room(self, request: Request, besides: int) -> bool:
         """Whether a queued arrival would be in time, were so many ahead of it in its class gone."""
-        return min(self._done_ns(request, besides)) <= request.deadline_ns
+        return self._soonest_ns(request, besides) <= request.deadline_ns
 
-    def _done_ns(self, request: Request, besides: int = 0, imagined: bool = False) -> list[int]:
-        """When a request is expected to be done by each of its targets.
+    def _soonest_ns(self, request: Request, besides: int = 0) -> int:
+        """When a queued request is expected to be done, were so many of its class ahead gone."""
+        pace = self._paces[request.kind]
+        starts_ns = pace.starts_ns(self._outlook.starts_ns)
+        return pace.soonest_ns(starts_ns, self._ready_ns(request, starts_ns, besides, False))
+
+    def _ready_ns(
+        self, request: Request, starts_ns: list[int], besides: int, imagined: bool
+    ) -> int:
+        """When a request is expected to have nothing ahead of it any more.
 
         Args:
             request: Queued, or to be imagined in its queue.
+            starts_ns: When each of its targets could start.
             besides: How many ahead of it in its own class are not to be counted.
             imagined: Whether it isn't queued.
         """
         now_ns = self._outlook.view.now_ns
-        starts_ns = self._outlook.starts_ns
         pace = self._paces[request.kind]
         work_ns = 0.0
         behind = 0 if imagined else -1  # itself
@@ -146,12 +154,12 @@ class Admission:
             if ahead:
                 share_ns = other.cost_ns if waiting >= other.full else other.share_ns(waiting)
                 work_ns += ahead * share_ns * pace.part(other)
-        wait_ns = pace.ready_ns(starts_ns, work_ns) - now_ns
+        wait_ns = caught_up_ns(starts_ns, work_ns) - now_ns
         wait_ns *= self.caution.factor(pace, request.weight, request.priority)
         costlier = pace.cost_ns / request.weight / self._least_ns
         if behind > 0 and costlier > 1.0:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
-        return pace.done_ns(starts_ns, now_ns + int(wait_ns))
+        return now_ns + int(wait_ns)
 
     def backlog_ns(self, pace: Pace) -> float:
         """How long a class's targets together need for all that waits for them, in full batches."""
@@ -185,17 +193,20 @@ class Admission:
         """
         now_ns = self._outlook.view.now_ns
         kind, priority, weight = request.kind, request.priority, request.weight
+        pace = self._paces[kind]
+        starts_ns = pace.starts_ns(self._outlook.starts_ns)
         for attempt in range(_TRIES + 1):
             if attempt == _TRIES:
                 deadline_ns = max(deadline_ns, self._last_ns(priority))
             asked = Request(_NEWEST, kind, deadline_ns, priority, weight)
-            done_ns = self._done_ns(asked, besides, imagined=True)
+            ready_ns = self._ready_ns(asked, starts_ns, besides, imagined=True)
+            done_ns = pace.done_ns(starts_ns, ready_ns)
             if min(done_ns) <= deadline_ns:
                 break
             deadline_ns = min(done_ns)
         return {
             target_id: deadline_ns - now_ns
-            for target_id, ns in zip(self._paces[kind].ids, done_ns, strict=True)
+            for target_id, ns in zip(pace.ids, done_ns, strict=True)
             if ns <= deadline_ns
         }
 
@@ -208,7 +219,8 @@ class Admission:
 
     def broken(self, dropped: Iterable[Request]) -> None:
         """Requests that were admitted have to be dropped."""
-        lost = [(self.pace(each.kind), each.weight, each.priority) for each in dropped]
+        alike = dict.fromkeys([(each.kind, each.weight, each.priority) for each in dropped])
+        lost = [(self.pace(kind), weight, priority) for kind, weight, priority in alike]
         self.caution.broken(self._outlook.view.now_ns, lost)
 
     def served(self, place: Place) -> None:

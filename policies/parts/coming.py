@@ -29,7 +29,7 @@ RECENT = 256
 LEAST = 16
 """Fewer say nothing."""
 
-PART = 4
+PART = 2
 """What came is counted anew after a part of it is new."""
 
 _ANY_NS = 1 << 62

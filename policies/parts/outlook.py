@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from policies.parts.odds import Odds
 from scheduler.core.latency import Ladder, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
-from scheduler.core.requests import RequestClass
+from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
+from scheduler.core.values import sealed
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class Bid:
     """What one target offers to one class.
 
@@ -241,10 +242,8 @@ class Outlook:
         """
         for queue, earliest_ns in self.overdue() if overdue is None else overdue:
             budgets = self.budgets_ns(queue.kind)
-            for request in queue.due(earliest_ns):
-                if not request.accept_late:
-                    late_ms = (earliest_ns - request.deadline_ns) / 1e6
-                    yield Drop(request, f"would be {late_ms:.1f} ms late at the earliest", budgets)
+            for request, why in too_late(queue, earliest_ns):
+                yield Drop(request, why, budgets)
 
     def late_welcome(self, target: TargetState) -> Place | None:
         """A batch of requests that will be late, for a target that has nothing else to do.
@@ -261,6 +260,20 @@ class Outlook:
                 batch = tuple(late[:size])
                 return Place(target.spec.id, bid.offers[0], batch, "late, as the caller allows")
         return None
+
+
+def too_late(queue: ClassQueue, earliest_ns: int) -> list[tuple[Request, str]]:
+    """The requests of a queue that are due before any could be done, and the reason to drop each.
+
+    Args:
+        queue: One of those that are overdue.
+        earliest_ns: When one of its requests could be done at the earliest.
+    """
+    return [
+        (each, f"would be {(earliest_ns - each.deadline_ns) / 1e6:.1f} ms late at the earliest")
+        for each in queue.due(earliest_ns)
+        if not each.accept_late
+    ]
 
 
 def _with_transfer(ladder: Ladder, item_ns: int) -> Ladder:

@@ -76,28 +76,44 @@ class Pace:
             return 1.0
         return len(self.target_ids & other.target_ids) / len(self.ids)
 
-    def ready_ns(self, starts_ns: Mapping[str, int], work_ns: float) -> float:
-        """When the targets, from when they can start on, have done so much more work together.
+    def starts_ns(self, by_id: Mapping[str, int]) -> list[int]:
+        """When each target could start, in the order of `ids`, of those of all targets."""
+        return [by_id[target_id] for target_id in self.ids]
+
+    def soonest_ns(self, starts_ns: list[int], ready_ns: int) -> int:
+        """The first of `done_ns`."""
+        soonest_ns = -1
+        for start_ns, one_ns in zip(starts_ns, self.ones_ns, strict=True):
+            done_ns = (start_ns if start_ns > ready_ns else ready_ns) + one_ns
+            if done_ns < soonest_ns or soonest_ns < 0:
+                soonest_ns = done_ns
+        return soonest_ns
+
+    def done_ns(self, starts_ns: list[int], ready_ns: int) -> list[int]:
+        """When each target has done a request that it can't begin before a time.
 
         Args:
-            starts_ns: When each could start, by target id.
-            work_ns: How long all of them together need for it.
+            starts_ns: When each could start, in the order of `ids`.
+            ready_ns: That time.
         """
-        starts = [starts_ns[target_id] for target_id in self.ids]
-        starts.sort()
-        work_ns *= len(starts)
-        total = ready_ns = 0.0
-        for count, start_ns in enumerate(starts, 1):
-            if count > 1 and ready_ns <= start_ns:
-                break
-            total += start_ns
-            ready_ns = (total + work_ns) / count
-        return ready_ns
-
-    def done_ns(self, starts_ns: Mapping[str, int], ready_ns: int) -> list[int]:
-        """When each target has done a request that it can't begin before a time."""
         done_ns = []
-        for target_id, one_ns in zip(self.ids, self.ones_ns, strict=True):
-            start_ns = starts_ns[target_id]
+        for start_ns, one_ns in zip(starts_ns, self.ones_ns, strict=True):
             done_ns.append((start_ns if start_ns > ready_ns else ready_ns) + one_ns)
         return done_ns
+
+
+def caught_up_ns(starts_ns: list[int], work_ns: float) -> float:
+    """When targets, from when they can start on, have done so much more work together.
+
+    Args:
+        starts_ns: When each could start; at least one.
+        work_ns: How long all of them together need for it.
+    """
+    work_ns *= len(starts_ns)
+    total = at_ns = 0.0
+    for count, start_ns in enumerate(sorted(starts_ns), 1):
+        if count > 1 and at_ns <= start_ns:
+            break
+        total += start_ns
+        at_ns = (total + work_ns) / count
+    return at_ns

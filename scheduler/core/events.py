@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Policy
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetSpec
-from scheduler.core.values import value
+from scheduler.core.values import sealed, value
 
 
 @value(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class BatchFailed:
     started: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class TargetUp:
     """A target is ready for work; one of the same id is replaced.
 
@@ -68,7 +68,7 @@ class TargetUp:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class TargetDown:
     """A target is gone, and with it whatever it was running.
 
@@ -86,7 +86,7 @@ class TargetDown:
     blameless: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class TargetReport:
     """A target can run more, or was measured anew: these offers are added or replaced.
 
@@ -97,7 +97,7 @@ class TargetReport:
     offers: tuple[Offer, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class TargetChanged:
     """What is known of a target or of the way to it is different now; what it runs goes on.
 
@@ -110,7 +110,7 @@ class TargetChanged:
     closed_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class PolicySwapped:
     """Another policy decides from now on."""
 

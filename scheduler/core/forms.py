@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from scheduler.core.values import sealed
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class Form:
     """A way to make the inputs of a model smaller, which its owner allows and the target undoes.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
 from scheduler.core import conformal, drift
 from scheduler.core.offers import Offer
+from scheduler.core.values import sealed
 
 WINDOW = 256
 """Samples kept per batch size: enough for a 99 % quantile that isn't simply the largest."""
@@ -87,7 +87,7 @@ class _Window:
         self._sorted = sorted(self._aged)
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class Ladder:
     """One quantile of a latency curve, as parallel tuples over the batch sizes, ascending.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 
 from scheduler.core.outcomes import Outcome
 from scheduler.core.queues import ClassQueue
@@ -14,7 +13,6 @@ _SLACK = 1_000
 """Expiries of ended requests that may be kept, since most of them are soon due anyway."""
 
 
-@dataclass(slots=True)
 class Record:
     """An accepted request that has not ended.
 
@@ -28,13 +26,17 @@ class Record:
         attempts: How often it was dispatched, without the runs that never started.
     """
 
-    request: Request
-    arrived_ns: int
-    queued: bool = False
-    run: Run | None = None
-    hedge: Run | None = None
-    queue_ns: int = 0
-    attempts: int = 0
+    __slots__ = ("arrived_ns", "attempts", "hedge", "queue_ns", "queued", "request", "run")
+
+    def __init__(self, request: Request, arrived_ns: int) -> None:
+        """Has just arrived."""
+        self.request = request
+        self.arrived_ns = arrived_ns
+        self.queued = False
+        self.run: Run | None = None
+        self.hedge: Run | None = None
+        self.queue_ns = 0
+        self.attempts = 0
 
     def keep_other(self, run: Run, started: bool) -> None:
         """Goes on with the other copy of a request that had two, when a run is lost."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from scheduler.core.requests import Shapes
+from scheduler.core.values import sealed
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class Offer:
     """One variant of a model on one target, with its measured latency.
 

@@ -33,7 +33,7 @@ class _Level:
         if not deadlines or deadlines[-1] < deadline_ns:
             return len(deadlines)
         at = bisect_left(deadlines, deadline_ns)
-        if deadlines[at] != deadline_ns:
+        if deadlines[at] != deadline_ns or self.requests[at].id >= request.id:
             return at
         end = bisect_right(deadlines, deadline_ns, at)
         return bisect_left(self.requests, request.id, at, end, key=_id)

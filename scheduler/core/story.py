@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish
 from scheduler.core.events import (
@@ -17,12 +16,13 @@ from scheduler.core.events import (
     TargetUp,
 )
 from scheduler.core.policy import Wake
+from scheduler.core.values import sealed
 
 What = Event | Command | Wake
 """What a story is made of; a policy's wish to wait is part of it, because it has a reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class StoryEntry:
     """One event, command or wish to wait, and when it was."""
 

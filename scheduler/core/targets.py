@@ -11,6 +11,7 @@ from scheduler.core.latency import Calibration, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass, Shapes
 from scheduler.core.sizes import SizedCurves
+from scheduler.core.values import sealed
 
 Tensors = tuple[str, Shapes]
 """A model and the shapes of a request's inputs, as in `RequestClass`; all such are of one size."""
@@ -19,7 +20,7 @@ UJ_PER_KWH = 3.6e12
 """Microjoules in a kilowatt-hour."""
 
 
-@dataclass(frozen=True, slots=True)
+@sealed(frozen=True, slots=True)
 class TargetSpec:
     """A target as it announces itself.
 

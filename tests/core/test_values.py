@@ -1,14 +1,17 @@
-"""Values that are frozen for the type checker alone are still told apart by what they hold."""
+"""Immutable values: told apart by what they hold, whoever holds them to it; and pickled."""
 
 from __future__ import annotations
 
 import pickle
+from dataclasses import FrozenInstanceError
 
 import pytest
 
 from scheduler.core.commands import CancelRun, Dispatch, WakeAt
 from scheduler.core.events import BatchDone, Cancelled
+from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass
+from scheduler.core.targets import TargetSpec
 
 REQUEST = Request(1, RequestClass("m"), 5, weight=2.0)
 
@@ -36,3 +39,10 @@ def test_a_field_that_does_not_exist_can_not_be_set():
 def test_values_go_through_pickle():
     run = Dispatch(1, "cpu:0", "m", "v", (1, 2), 9, "why")
     assert pickle.loads(pickle.dumps(run)) == run
+
+
+def test_sealed_values_can_not_be_changed_and_go_through_pickle():
+    spec = TargetSpec("cpu:0", (Offer("m", "v", "openvino", {1: (5, 6)}),))
+    with pytest.raises(FrozenInstanceError):
+        spec.id = "gpu:0"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(spec)) == spec
