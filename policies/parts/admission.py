@@ -127,21 +127,22 @@ class Admission:
         """When a queued request is expected to be done, were so many of its class ahead gone."""
         pace = self._paces[request.kind]
         starts_ns = pace.starts_ns(self._outlook.starts_ns)
-        return pace.soonest_ns(starts_ns, self._ready_ns(request, starts_ns, besides, False))
+        ready_ns = self._ready_ns(request, pace, starts_ns, besides, imagined=False)
+        return pace.soonest_ns(starts_ns, ready_ns)
 
     def _ready_ns(
-        self, request: Request, starts_ns: list[int], besides: int, imagined: bool
+        self, request: Request, pace: Pace, starts_ns: list[int], besides: int, imagined: bool
     ) -> int:
         """When a request is expected to have nothing ahead of it any more.
 
         Args:
             request: Queued, or to be imagined in its queue.
+            pace: How fast the work of its class is done.
             starts_ns: When each of its targets could start.
             besides: How many ahead of it in its own class are not to be counted.
             imagined: Whether it isn't queued.
         """
         now_ns = self._outlook.view.now_ns
-        pace = self._paces[request.kind]
         work_ns = 0.0
         behind = 0 if imagined else -1  # itself
         for queue, other in self._lanes:
@@ -199,7 +200,7 @@ class Admission:
             if attempt == _TRIES:
                 deadline_ns = max(deadline_ns, self._last_ns(priority))
             asked = Request(_NEWEST, kind, deadline_ns, priority, weight)
-            ready_ns = self._ready_ns(asked, starts_ns, besides, imagined=True)
+            ready_ns = self._ready_ns(asked, pace, starts_ns, besides, imagined=True)
             done_ns = pace.done_ns(starts_ns, ready_ns)
             if min(done_ns) <= deadline_ns:
                 break
@@ -219,8 +220,7 @@ class Admission:
 
     def broken(self, dropped: Iterable[Request]) -> None:
         """Requests that were admitted have to be dropped."""
-        alike = dict.fromkeys([(each.kind, each.weight, each.priority) for each in dropped])
-        lost = [(self.pace(kind), weight, priority) for kind, weight, priority in alike]
+        lost = [(self.pace(each.kind), each.weight, each.priority) for each in dropped]
         self.caution.broken(self._outlook.view.now_ns, lost)
 
     def served(self, place: Place) -> None:

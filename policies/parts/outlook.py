@@ -231,16 +231,13 @@ class Outlook:
                     found.append((queue, min([starts[at] + one_ns for at, one_ns in ones])))
         return found
 
-    def doomed(self, overdue: list[tuple[ClassQueue, int]] | None = None) -> Iterator[Drop]:
+    def doomed(self) -> Iterator[Drop]:
         """Drops the queued requests that no target can finish in time any more.
 
         A request whose caller accepts late results is never doomed: it may be served as long
         as its deadline has not passed.
-
-        Args:
-            overdue: What `overdue` says, where it was asked already.
         """
-        for queue, earliest_ns in self.overdue() if overdue is None else overdue:
+        for queue, earliest_ns in self.overdue():
             budgets = self.budgets_ns(queue.kind)
             for request, why in too_late(queue, earliest_ns):
                 yield Drop(request, why, budgets)

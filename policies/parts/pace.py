@@ -81,7 +81,7 @@ class Pace:
         return [by_id[target_id] for target_id in self.ids]
 
     def soonest_ns(self, starts_ns: list[int], ready_ns: int) -> int:
-        """The first of `done_ns`."""
+        """The least of `done_ns`, for every arrival: without a list of them."""
         soonest_ns = -1
         for start_ns, one_ns in zip(starts_ns, self.ones_ns, strict=True):
             done_ns = (start_ns if start_ns > ready_ns else ready_ns) + one_ns

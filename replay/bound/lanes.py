@@ -20,8 +20,8 @@ Odds = Sequence[tuple[int, float]]
 _FINE = 150
 """About so many steps has the shortest service time."""
 
-_LEVELS = 32
-"""In at most so many steps does the chance to be in time rise with the room that a batch has."""
+_TIMES = 32
+"""Of more service times so many quantiles, rounded down, stand for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,20 @@ def make_clock(first_ns: Ints, end_ns: Ints, longest_ns: int, least_ns: int, ste
     return Clock(grid_ns, origin_ns, from_ns, until_ns, span_ns // grid_ns + 1)
 
 
+def quantiles(count: int) -> list[int]:
+    """Which of so many service times, ascending, stand for all."""
+    few = min(count, _TIMES)
+    return [count * number // few for number in range(few)]
+
+
 def odds_of(option: Option) -> Odds:
     """How likely a batch is in time that has so much room: never less than is true."""
     times_ns, count = option.times_ns, len(option.times_ns)
-    at = [count * level // _LEVELS for level in range(_LEVELS)]
+    at = quantiles(count)
     return sorted(
         {
             int(times_ns[begin]): until / count
             for begin, until in zip(at, [*at[1:], count], strict=True)
-            if until > begin
         }.items()
     )
 

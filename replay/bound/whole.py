@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from replay.bound.bids import Requests
-from replay.bound.lanes import Clock, Lane, Odds, make_clock, odds_of
+from replay.bound.lanes import Clock, Lane, Odds, make_clock, odds_of, quantiles
 from replay.bound.model import (
     Coming,
     Conditions,
@@ -29,9 +29,6 @@ _STEPS = 400_000
 _LONGEST = 10_000
 """So many of its shortest batches long may a workload be: each round goes through all of them.
 Where a batch is so short beside all that comes, the fluid loses little."""
-
-_TIMES = 32
-"""So many service times of an option are told apart."""
 
 _PRICES = 12
 """So many prices of device time are tried to begin with."""
@@ -184,8 +181,7 @@ def _clock(found: Requests, offers: _Offers) -> tuple[Clock | None, Ints]:
 
 def _few(times_ns: Ints) -> Ints:
     """Fewer service times, equally likely, of which each quantile is at most the true one."""
-    count = min(len(times_ns), _TIMES)
-    few: Ints = times_ns[np.arange(count) * len(times_ns) // count]
+    few: Ints = times_ns[quantiles(len(times_ns))]
     return few
 
 
