@@ -7,6 +7,7 @@ of a checkout they would go before any later edit of them.
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -51,6 +52,9 @@ class CompiledScheduler(BuildHookInterface):
     def _compile(self) -> list[Path]:
         for package in self.config["packages"]:
             shutil.copytree(Path(self.root, package), self._folder / package)
+        for module in self.config["modules"]:
+            path = self._folder / module
+            path.write_text(with_constructors(path.read_text()))
         self._folder.joinpath("mypy.ini").write_text(CHECKER)
         command = [sys.executable, "-m", "mypyc", *self.config["modules"]]
         ended = subprocess.run(command, cwd=self._folder, capture_output=True, text=True)
@@ -64,3 +68,38 @@ class CompiledScheduler(BuildHookInterface):
 
     def _asked(self) -> bool:
         return self.target_name == "wheel" and os.environ.get(ASKED, "0") not in ("", "0")
+
+
+def with_constructors(source: str) -> str:
+    """The same module, in which each class that is a `value` has its constructor.
+
+    `dataclass` would make that when the module is imported, too late to be compiled. Those that
+    look themselves at what they are given are left as they are.
+    """
+    lines = source.split("\n")
+    for node in reversed(ast.parse(source).body):
+        if isinstance(node, ast.ClassDef) and any(map(_is_value, node.decorator_list)):
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+            if fields and "__post_init__" not in [getattr(each, "name", "") for each in node.body]:
+                lines.insert(fields[-1].end_lineno or 0, _constructor(fields))
+    return "\n".join(lines)
+
+
+def _is_value(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id == "value"
+
+
+def _constructor(fields: list[ast.AnnAssign]) -> str:
+    taken, kept = ["self"], []
+    for field in fields:
+        name, kind, given = (ast.unparse(each) for each in (field.target, field.annotation, field))
+        made = [
+            ast.unparse(word.value)
+            for word in getattr(field.value, "keywords", ())
+            if word.arg == "default_factory"
+        ]
+        taken.append(f"{name}: {kind} | None = None" if made else given)
+        value = f"{made[0]}() if {name} is None else {name}" if made else name
+        kept.append(f"        self.{name} = {value}  # type: ignore[misc]")  # frozen for all others
+    return "\n".join([f"    def __init__({', '.join(taken)}) -> None:", *kept])

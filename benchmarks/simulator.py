@@ -1,24 +1,36 @@
 """How fast the simulator plays, and what a decision costs in it.
 
-    python -m benchmarks.simulator [--policy NAME] [--json FILE] [--long N]
+    python -m benchmarks.simulator [--policy NAME] [--json FILE] [--sources] [--long N]
+
+It is played twice in processes of their own: from the sources as they are, and as
+`LAXITY_COMPILED=1 pip install .` installs them, which takes a minute and a C compiler. The figures
+are those of the compiled one, with `sources` beside them; of the sources alone with `--sources`, or
+where there is no compiler. `compiled` says which.
 
 Four classes of requests on three targets of unlike speed, at 1.5 times what they can do, with
 deadlines that keep about 1,000 requests queued. `core_per_s` is the same with a policy that weighs
 nothing: the loop and the core by themselves. `loop_per_s` is with one that places whatever is first
 in line, alone, on a queue that stays short: an arrival, a batch and its end for every request. All
-are by the process's CPU time, which other work on the machine disturbs least. `--long` plays a
-stream of so many requests and prints the memory it took.
+are by the process's CPU time, which other work on the machine disturbs least, and of a workload
+that was made before. `--long` plays a stream of so many requests and prints the memory it took.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
 import resource
+import shutil
+import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter_ns, process_time
+from typing import Any
 
 from benchmarks.decision import KINDS, MS, SIZES, SPEEDS, batch_ns, percentile, targets
 from benchmarks.figures import write_figures
@@ -30,6 +42,7 @@ from scheduler.core.policy import Decision, Place, Policy, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import RequestClass
 
+ROOT = Path(__file__).parents[1]
 LOAD = 1.5
 BUDGETS_MS = (150, 225, 300)
 WARM_UP = 4_000
@@ -110,27 +123,61 @@ def simulator(policy: Policy, seed: int = 5) -> Simulator:
     return Simulator(policy, targets(rng), service_ns, Limits(story_entries=1_000))
 
 
-def requests_per_s(policy: Policy, stream: Iterable[Arrival]) -> float:
+def requests_per_s(policy: Policy, workload: Iterable[Arrival]) -> float:
     """How many requests are played in a second of CPU time."""
     started = process_time()
-    ended = sum(1 for _ in simulator(policy).run(stream))
+    ended = sum(1 for _ in simulator(policy).run(workload))
     return ended / (process_time() - started)
 
 
-def measure(name: str, count: int) -> dict[str, float]:
-    """All figures of one policy."""
-    per_s = max(requests_per_s(make_policy(name), arrivals(count, LOAD, 16)) for _ in range(2))
+def measure(name: str, count: int) -> dict[str, Any]:
+    """All figures of one policy, with the laxity that is imported here."""
+    crowd, calm = list(arrivals(count, LOAD, 16)), list(arrivals(count, 0.7, 1))
+    per_s = max(requests_per_s(make_policy(name), crowd) for _ in range(2))
     timed = Timed(make_policy(name))
-    requests_per_s(timed, arrivals(count, LOAD, 16))
+    requests_per_s(timed, crowd)
     costs_ns = timed.costs_ns[min(WARM_UP, len(timed.costs_ns) // 4) :]
     return {
         "requests_per_s": per_s,
         "decision_p50_us": percentile(costs_ns, 0.5),
         "decision_p99_us": percentile(costs_ns, 0.99),
         "queued": sum(timed.queued) / len(timed.queued),
-        "core_per_s": max(requests_per_s(Urgent(), arrivals(count, LOAD, 16)) for _ in range(2)),
-        "loop_per_s": max(requests_per_s(First(), arrivals(count, 0.7, 1)) for _ in range(2)),
+        "core_per_s": max(requests_per_s(Urgent(), crowd) for _ in range(2)),
+        "loop_per_s": max(requests_per_s(First(), calm) for _ in range(2)),
+        "compiled": not str(sys.modules[Simulator.__module__].__file__).endswith(".py"),
     }
+
+
+def compile_into(folder: Path) -> bool:
+    """Installs a compiled laxity there, with these benchmarks; False where nothing compiles."""
+    if not shutil.which("cc") or not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        print("no C compiler, or no headers of Python: from the sources alone", file=sys.stderr)
+        return False
+    print("compiling, which takes a minute ...", file=sys.stderr)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--target", str(folder), str(ROOT)]
+    subprocess.run(command, env=os.environ | {"LAXITY_COMPILED": "1"}, check=True)
+    folder.joinpath("benchmarks").symlink_to(ROOT / "benchmarks")
+    return True
+
+
+def measured_in(folder: Path, name: str, count: int) -> dict[str, Any]:
+    """The figures of the laxity that lies in a folder."""
+    command = [sys.executable, "-m", "benchmarks.simulator", "--sources", "--policy", name]
+    command += ["--requests", str(count)]
+    done = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE)
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def compare(name: str, count: int) -> dict[str, Any]:
+    """The figures of the compiled laxity, and beside them those of its sources."""
+    with tempfile.TemporaryDirectory(prefix="laxity-compiled-") as folder:
+        is_compiled = compile_into(Path(folder))
+        sources = measured_in(ROOT, name, count)
+        if not is_compiled:
+            return sources
+        return measured_in(Path(folder), name, count) | {"sources": sources}
 
 
 def play_long(name: str, count: int) -> None:
@@ -147,13 +194,17 @@ def main() -> None:
     parser.add_argument("--policy", choices=sorted(POLICIES), default="goodput")
     parser.add_argument("--requests", type=int, default=30_000)
     parser.add_argument("--long", type=int, metavar="N", help="memory over a stream of N requests")
+    parser.add_argument("--sources", action="store_true", help="measure what is imported here")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
     if args.long:
         play_long(args.policy, args.long)
         return
-    figures = measure(args.policy, args.requests)
-    print(args.policy, *(f"{key} {value:,.1f}" for key, value in figures.items()), file=sys.stderr)
+    figures = (measure if args.sources else compare)(args.policy, args.requests)
+    if args.sources:
+        shown = [f"{key} {value:,.1f}" for key, value in figures.items() if key != "compiled"]
+        build = "compiled" if figures["compiled"] else "sources"
+        print(build, args.policy, *shown, file=sys.stderr)
     write_figures(figures, args.json)
 
 

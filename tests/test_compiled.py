@@ -20,6 +20,17 @@ sys.argv[1:] = ["replay", "load-1_2", "--policy", "goodput,edf,window", "--reque
                 "--no-bound", "--seeds", "2", "--jobs", "2", "--json", sys.argv[1]]
 main()
 """
+VALUES = """
+import pickle
+from scheduler.core.events import BatchDone, Submitted
+from scheduler.core.requests import Request, RequestClass
+for kind in (BatchDone, Request, Submitted):
+    assert type(kind.__init__) is type(object.__init__), f"{kind} is made by the interpreter"
+made = Submitted((Request(1, RequestClass("m"), deadline_ns=5, weight=2),))
+assert pickle.loads(pickle.dumps(made)) == made
+assert made.requests[0].priority == 3
+assert BatchDone(1) == BatchDone(1, {}) and BatchDone(1).errors is not BatchDone(1).errors
+"""
 LOADED = """
 import sys
 __import__(sys.argv[1])
@@ -64,6 +75,11 @@ def test_each_compiled_module_loads_by_itself(compiled, tmp_path):
     assert {"policies.goodput", "replay.simulator", "scheduler.core.scheduler"} < set(found)
     for name in found:
         assert ".so" in run(LOADED, name, path=compiled, cwd=tmp_path), name
+
+
+@pytest.mark.timeout(600)
+def test_values_are_made_by_compiled_code(compiled, tmp_path):
+    run(VALUES, path=compiled, cwd=tmp_path)
 
 
 @pytest.mark.timeout(600)

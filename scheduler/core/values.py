@@ -22,19 +22,20 @@ else:
 
     def value(*, frozen: bool, slots: bool) -> Callable[[type[T]], type[T]]:
         """`dataclass` with equality and a hash by its fields, frozen in the eyes of mypy."""
-        return dataclass(slots=slots, unsafe_hash=frozen)
+        return _pickled_as_a_call(dataclass(slots=slots, unsafe_hash=frozen))
 
     def sealed(*, frozen: bool, slots: bool) -> Callable[[type[T]], type[T]]:
-        """`dataclass` that is pickled as a call.
+        """`dataclass`, frozen for everybody."""
+        return _pickled_as_a_call(dataclass(frozen=frozen, slots=slots))
 
-        Where mypyc has compiled it, it would be made again by setting its fields, and refuse that.
-        """
+    def _pickled_as_a_call(made: Callable[[type[T]], type[T]]) -> Callable[[type[T]], type[T]]:
+        """What mypyc has compiled can't be made without its fields, and frozen ones not be set."""
 
-        def seal(kind: type[T]) -> type[T]:
+        def make(kind: type[T]) -> type[T]:
             kind.__reduce__ = _by_fields  # before, for mypyc goes on with what it gave
-            return dataclass(frozen=frozen, slots=slots)(kind)
+            return made(kind)
 
-        return seal
+        return make
 
     def _by_fields(self: Any) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, field.name) for field in fields(self))
