@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from policies import make_policy
-from policies.goodput import CALM, LEAST_SCALE, Everywhere
+from policies.goodput import CALM, ELSEWHERE, LEAST_SCALE, Everywhere
 from policies.parts.serving import Candidate
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
@@ -34,7 +34,13 @@ class Reckoning(Everywhere):
             urgency = exp((candidate.done_ns - request.deadline_ns) / scale_ns)
             worth += request.weight * (urgency + CALM)
             worth += (1 - urgency) * wanted * min(price, request.weight)
-        return worth
+        others = [
+            self._outlook.done_ns(bid)
+            for bid in self._outlook.bids(candidate.queue.kind)
+            if bid.target_id != candidate.bid.target_id
+        ]
+        is_sole = all(done_ns > candidate.deadline_ns for done_ns in others)
+        return worth if is_sole else ELSEWHERE * worth
 
 
 @pytest.mark.parametrize("name", ["mixed-worth", "steep-batches"])
