@@ -59,6 +59,7 @@ from policies.parts.outbidding import Outbidding
 from policies.parts.outlook import Bid, Outlook, too_late
 from policies.parts.scarcity import Scarcity
 from policies.parts.serving import Candidate, candidates, fill, order
+from scheduler.core.compiling import mypyc_attr
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
@@ -102,6 +103,7 @@ and the batch."""
 _rank = itemgetter(0)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Everywhere:
     """Maximises the weight finished in time, and uses other boxes like devices of its own.
 
@@ -382,6 +384,7 @@ class Everywhere:
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Goodput(Everywhere):
     """Maximises the weight finished in time.
 

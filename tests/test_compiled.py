@@ -31,6 +31,22 @@ assert pickle.loads(pickle.dumps(made)) == made
 assert made.requests[0].priority == 3
 assert BatchDone(1) == BatchDone(1, {}) and BatchDone(1).errors is not BatchDone(1).errors
 """
+INHERITED = """
+from policies.goodput import Goodput
+from replay.experiment import PolicyChoice
+from replay.scenarios import FOLDER, load_scenario
+chosen = []
+class Own(Goodput):
+    def _choose(self, found):
+        chosen.append(len(found))
+        return super()._choose(found)
+import sys
+sys.modules["own"] = sys.modules["__main__"]
+experiment = load_scenario(FOLDER / "load-1_2.yaml").experiment(200)
+shares = [experiment.simulate(PolicyChoice.parse(name), 1).on_time_share() for name in
+          ("own:Own", "goodput")]
+assert chosen and shares[0] == shares[1], (chosen, shares)
+"""
 LOADED = """
 import sys
 __import__(sys.argv[1])
@@ -80,6 +96,11 @@ def test_each_compiled_module_loads_by_itself(compiled, tmp_path):
 @pytest.mark.timeout(600)
 def test_values_are_made_by_compiled_code(compiled, tmp_path):
     run(VALUES, path=compiled, cwd=tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_a_policy_of_ones_own_inherits_from_the_compiled_default(compiled, tmp_path):
+    run(INHERITED, path=compiled, cwd=tmp_path)
 
 
 @pytest.mark.timeout(600)
