@@ -74,14 +74,16 @@ def with_constructors(source: str) -> str:
     """The same module, in which each class that is a `value` has its constructor.
 
     `dataclass` would make that when the module is imported, too late to be compiled. Those that
-    look themselves at what they are given are left as they are.
+    look themselves at what they are given are left as they are. A constructor stands in place of
+    the empty line after the fields, so that tracebacks name the lines of the source.
     """
     lines = source.split("\n")
     for node in reversed(ast.parse(source).body):
         if isinstance(node, ast.ClassDef) and any(map(_is_value, node.decorator_list)):
             fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
             if fields and "__post_init__" not in [getattr(each, "name", "") for each in node.body]:
-                lines.insert(fields[-1].end_lineno or 0, _constructor(fields))
+                end = fields[-1].end_lineno or 0
+                lines[end : end + (not lines[end])] = [_constructor(fields)]
     return "\n".join(lines)
 
 
@@ -101,5 +103,6 @@ def _constructor(fields: list[ast.AnnAssign]) -> str:
         ]
         taken.append(f"{name}: {kind} | None = None" if made else given)
         value = f"{made[0]}() if {name} is None else {name}" if made else name
-        kept.append(f"        self.{name} = {value}  # type: ignore[misc]")  # frozen for all others
-    return "\n".join([f"    def __init__({', '.join(taken)}) -> None:", *kept])
+        kept.append(f"self.{name} = {value}")
+    frozen = "  # type: ignore[misc]"
+    return f"    def __init__({', '.join(taken)}) -> None: {'; '.join(kept)}{frozen}"
