@@ -19,19 +19,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import resource
-import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter_ns, process_time
 from typing import Any
 
+from benchmarks.compiled import ROOT, can_compile, install
 from benchmarks.decision import KINDS, MS, SIZES, SPEEDS, batch_ns, percentile, targets
 from benchmarks.figures import write_figures
 from policies import POLICIES, make_policy
@@ -42,7 +40,6 @@ from scheduler.core.policy import Decision, Place, Policy, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import RequestClass
 
-ROOT = Path(__file__).parents[1]
 LOAD = 1.5
 BUDGETS_MS = (150, 225, 300)
 WARM_UP = 4_000
@@ -150,13 +147,13 @@ def measure(name: str, count: int) -> dict[str, Any]:
 
 def compile_into(folder: Path) -> bool:
     """Installs a compiled laxity there, with these benchmarks; False where nothing compiles."""
-    if not shutil.which("cc") or not Path(sysconfig.get_path("include"), "Python.h").is_file():
+    if not can_compile():
         print("no C compiler, or no headers of Python: from the sources alone", file=sys.stderr)
         return False
     print("compiling, which takes a minute ...", file=sys.stderr)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "--target", str(folder), str(ROOT)]
-    subprocess.run(command, env=os.environ | {"LAXITY_COMPILED": "1"}, check=True)
+    done = install(folder)
+    if done.returncode:
+        sys.exit(done.stderr)
     folder.joinpath("benchmarks").symlink_to(ROOT / "benchmarks")
     return True
 

@@ -61,7 +61,6 @@ from policies.parts.scarcity import Scarcity
 from policies.parts.serving import Candidate, candidates, fill, order
 from scheduler.core.compiling import mypyc_attr
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
-from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 
@@ -322,7 +321,7 @@ class Everywhere:
                 fresh, calm, urgent = batch, 0.0, 0.0
                 deadline_ns = batch[0].deadline_ns
                 price, wanted = self._scarcity.saved(candidate.queue.kind)
-                elsewhere_ns = self._elsewhere_ns(candidate.bid)
+                elsewhere_ns = self._elsewhere_ns(candidate.bid, at_a_price=False)
             for request in fresh:
                 weight, due_ns = request.weight, request.deadline_ns
                 saved = wanted * (price if price < weight else weight)
@@ -361,27 +360,23 @@ class Everywhere:
             one_ns = bid.one_ns()
             due = queue.due(done_ns + one_ns, start_ns + one_ns)
             harmed = any(r.priority < before and r.id not in chosen for r in due)
-            if harmed and not self._has_alternative(queue, bid):
+            if harmed and self._elsewhere_ns(bid, at_a_price=True) > queue.head().deadline_ns:
                 return True
         return False
 
-    def _elsewhere_ns(self, bid: Bid) -> int:
-        """When another target that costs nothing could have a single request of a class."""
+    def _elsewhere_ns(self, bid: Bid, at_a_price: bool) -> int:
+        """When another target could have a single request of a class.
+
+        Args:
+            bid: What this target offers to the class.
+            at_a_price: Whether those that are paid for count.
+        """
         others = [
             self._outlook.done_ns(other)
             for other in self._outlook.bids(bid.kind)
-            if other is not bid and not _is_dear(other.target)
+            if other is not bid and (at_a_price or not _is_dear(other.target))
         ]
         return min(others, default=_NEVER_NS)
-
-    def _has_alternative(self, queue: ClassQueue, bid: Bid) -> bool:
-        """Whether another target could finish the most urgent request of a class in time."""
-        deadline_ns = queue.head().deadline_ns
-        return any(
-            self._outlook.done_ns(other) <= deadline_ns
-            for other in self._outlook.bids(queue.kind)
-            if other is not bid
-        )
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

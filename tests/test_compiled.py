@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.compiled import ROOT, can_compile, install
+
 REPLAY = """
 import sys
 from scheduler.cli.main import main
@@ -54,19 +53,13 @@ print(sys.modules[sys.argv[1]].__file__)
 """
 
 
-def built(target: Path, **asked: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-    command += [str(target), "--no-build-isolation", "--disable-pip-version-check", str(ROOT)]
-    return subprocess.run(command, env=os.environ | asked, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not shutil.which("cc") or not Path(sysconfig.get_path("include"), "Python.h").is_file():
+    if not can_compile():
         pytest.skip("needs a C compiler and Python's headers")
     target = tmp_path_factory.mktemp("compiled") / "site"
     # Not optimised: that is most of the time that it takes, and not what is asked here.
-    done = built(target, LAXITY_COMPILED="1", MYPYC_OPT_LEVEL="0")
+    done = install(target, "--no-build-isolation", MYPYC_OPT_LEVEL="0")
     assert done.returncode == 0, done.stderr
     return target
 
