@@ -17,9 +17,6 @@ from replay.bound.model import FAR_NS, Floats, Ints, Option
 Odds = Sequence[tuple[int, float]]
 """Rooms in nanoseconds, ascending, and the chance to be done for all below the next of them."""
 
-_FINE = 150
-"""About so many steps has the shortest service time."""
-
 _TIMES = 32
 """Of more service times so many quantiles, rounded down, stand for all."""
 
@@ -52,7 +49,9 @@ class Clock:
         return np.minimum(passed, self.steps)
 
 
-def make_clock(first_ns: Ints, end_ns: Ints, longest_ns: int, least_ns: int, steps: int) -> Clock:
+def make_clock(
+    first_ns: Ints, end_ns: Ints, longest_ns: int, least_ns: int, fine: int, steps: int
+) -> Clock:
     """A clock for requests that can be worked on in these windows.
 
     Where nothing can be worked on for longer than the longest batch, the rest is left out: a
@@ -63,6 +62,7 @@ def make_clock(first_ns: Ints, end_ns: Ints, longest_ns: int, least_ns: int, ste
         end_ns: Their ends.
         longest_ns: The longest service time.
         least_ns: The shortest.
+        fine: About so many steps it has.
         steps: How many there may be.
     """
     order = np.argsort(first_ns)
@@ -72,7 +72,7 @@ def make_clock(first_ns: Ints, end_ns: Ints, longest_ns: int, least_ns: int, ste
     from_ns, until_ns = idle_ns[gap], begins_ns[gap + 1]
     origin_ns = int(begins_ns[0])
     span_ns = int(idle_ns[-1]) - origin_ns - int(np.sum(until_ns - from_ns))
-    grid_ns = min(least_ns, max(1, least_ns // _FINE, span_ns // steps))
+    grid_ns = min(least_ns, max(1, least_ns // fine, span_ns // steps))
     return Clock(grid_ns, origin_ns, from_ns, until_ns, span_ns // grid_ns + 1)
 
 
@@ -147,16 +147,28 @@ class Lane:
         earned: Floats = paid.sum(axis=1)
         return earned
 
-    def riders(self, steps: Ints, fares: Floats) -> Ints:
-        """Who those are in batches that begin in these steps, one after the other."""
-        rows = np.searchsorted(self.edges, steps, side="right") - 1
-        size, who = self.option.size, self._who[rows]
-        beyond = who.shape[1] - size
+    def served(self, steps: Ints, odds: Floats, fares: Floats) -> Floats:
+        """How often batches can be expected to serve each request in time.
+
+        Args:
+            steps: When they begin.
+            odds: How likely each of them is run.
+            fares: Of each request, and 0 at the end.
+        """
+        likely = np.bincount(np.searchsorted(self.edges, steps, side="right") - 1, odds)
+        rows = np.flatnonzero(likely)
+        who = self._who[rows]
+        chance = np.ones(who.shape) if self._chance is None else self._chance[rows]
+        paid, beyond = fares[who] * chance, who.shape[1] - self.option.size
         if beyond > 0:
-            dearest = np.argpartition(fares[who], beyond, axis=1)[:, beyond:]
+            dearest = np.argpartition(paid, beyond, axis=1)[:, beyond:]
             who = np.take_along_axis(who, dearest, axis=1)
-        riders: Ints = who[fares[who] > 0]
-        return riders
+            chance = np.take_along_axis(chance, dearest, axis=1)
+            paid = np.take_along_axis(paid, dearest, axis=1)
+        pays = paid > 0
+        count: Floats = np.zeros(len(fares))
+        count += np.bincount(who[pays], (likely[rows, None] * chance)[pays], len(fares))
+        return count[:-1]
 
 
 def _table(

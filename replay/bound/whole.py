@@ -26,6 +26,15 @@ from scheduler.core.targets import TargetSpec
 _STEPS = 400_000
 """So many steps of time there are at most, unless the shortest service time is below one."""
 
+_FINE, _ROUGH = 150, 50
+"""About so many steps has the shortest service time, and while fares are sought."""
+
+_PARTS = 8
+"""Into so many parts random service times are divided while fares are sought."""
+
+_TINY = 1e-12
+"""What is gained less by a batch, as a share of all that is earned, is a rounding error."""
+
 _LONGEST = 10_000
 """So many of its shortest batches long may a workload be: each round goes through all of them.
 Where a batch is so short beside all that comes, the fluid loses little."""
@@ -43,8 +52,9 @@ _FEW = 0.05
 _MEMORY = 0.6
 """How much of the former direction is kept, so that fares don't swing."""
 
-_FIRST_AIM, _LAST_AIM = 0.05, 3e-4
-"""By what share of all worth it is tried to lower the bound, at first and at last."""
+_FIRST_AIM, _NEXT_AIM, _LAST_AIM = 0.05, 2e-3, 3e-4
+"""By what share of all worth it is tried to lower the bound: at first, at first with random service
+times, and at last."""
 
 _HALVING = 0.6
 """The aim becomes smaller by this factor after `_PATIENCE` fruitless rounds."""
@@ -99,10 +109,10 @@ def whole_bound(
     every policy that doesn't foresee them. On a grid everything is rounded down: who fits in
     truth fits on the grid, and V never rises with t, so the grid's V is not below.
 
-    The fares are found by a subgradient method on the mean service times: who is served more
-    than once pays too much, who is never served pays too little. Any fares give a bound. None
-    are sought for a workload more than 10,000 times as long as its shortest batch: then all that
-    could be served at all is the bound.
+    The fares are found by a subgradient method: who is served more than once pays too much, who
+    is never served pays too little. First all batches take their mean times, then the means of a
+    few equal parts of them. Any fares give a bound. None are sought for a workload more than
+    10,000 times as long as its shortest batch: then all that could be served at all is the bound.
 
     Sources: M. L. Fisher, "The Lagrangian Relaxation Method for Solving Integer Programming
     Problems", Management Science 27(1), 1981; B. T. Polyak, "Minimization of unsmooth
@@ -116,7 +126,8 @@ def whole_bound(
         conditions: Transfers, outages, slow-downs by target id.
         times: The true service times; None takes the measured samples of the offers.
         weighted: Counts weight in place of requests.
-        rounds: How often fares are improved, from each of two beginnings.
+        rounds: How often fares are improved, from each of two beginnings; then, where service
+            times are random, half as often for these.
     """
     fleet = make_fleet(targets, conditions, times)
     found, kinds = _columns(list(arrivals), weighted)
@@ -126,17 +137,23 @@ def whole_bound(
         for kind, number in kinds.items()
         for option in fleet.soonest(kind)
     ]
-    clock, able = _clock(found, offers)
+    clock, able = _clock(found, offers, _FINE)
     if clock is None:
         return WholeBound(0.0, offered, 1)
     worth = np.where(able, found.worth, 0.0)
     shortest_ns = min(option.least_ns for option, _ in offers)
     if clock.steps * clock.grid_ns > _LONGEST * shortest_ns:
         return WholeBound(float(np.sum(worth)), offered, clock.grid_ns)
-    certain = [_certain(option) for option, _ in offers]
-    devices = _devices(fleet, found, offers, certain, clock)
+    rough, _ = _clock(found, offers, _ROUGH)
+    assert rough is not None
+    devices = _devices(fleet, found, offers, [_means(option, 1) for option, _ in offers], rough)
     starts = _first(worth, offers, devices), _FIRST_FARE * worth
-    _, fares = min([_search(worth, start, devices, rounds) for start in starts], key=itemgetter(0))
+    searches = [_search(worth, start, devices, rounds, _FIRST_AIM) for start in starts]
+    _, fares = min(searches, key=itemgetter(0))
+    if any(option.times_ns[0] < option.times_ns[-1] for option, _ in offers):
+        means = [_means(option, _PARTS) for option, _ in offers]
+        devices = _devices(fleet, found, offers, means, rough)
+        _, fares = _search(worth, fares, devices, rounds // 2, _NEXT_AIM)
     chances = [(odds_of(option), _few(option.times_ns)) for option, _ in offers]
     devices = _devices(fleet, found, offers, chances, clock)
     value = _value(worth, fares, [device.most(fares) for device in devices], devices)
@@ -162,8 +179,14 @@ def _columns(
     return columns, kinds
 
 
-def _clock(found: Requests, offers: _Offers) -> tuple[Clock | None, Ints]:
-    """How time is counted, and which requests can be served at all."""
+def _clock(found: Requests, offers: _Offers, fine: int) -> tuple[Clock | None, Ints]:
+    """How time is counted, and which requests can be served at all.
+
+    Args:
+        found: The requests.
+        offers: What could serve them.
+        fine: About so many steps has the shortest service time.
+    """
     able = np.zeros(len(found.worth), bool)
     windows = []
     for option, rows in offers:
@@ -176,7 +199,7 @@ def _clock(found: Requests, offers: _Offers) -> tuple[Clock | None, Ints]:
     first_ns, end_ns = map(np.concatenate, zip(*windows, strict=True))
     longest_ns = max(option.longest_ns for option, _ in offers)
     least_ns = min(option.least_ns for option, _ in offers)
-    return make_clock(first_ns, end_ns, longest_ns, least_ns, _STEPS), able
+    return make_clock(first_ns, end_ns, longest_ns, least_ns, fine, _STEPS), able
 
 
 def _few(times_ns: Ints) -> Ints:
@@ -185,10 +208,13 @@ def _few(times_ns: Ints) -> Ints:
     return few
 
 
-def _certain(option: Option) -> tuple[Odds, Ints]:
-    """An option as if each of its batches took the mean time."""
-    mean_ns = int(np.mean(option.times_ns))
-    return [(mean_ns, 1.0)], np.array([mean_ns])
+def _means(option: Option, parts: int) -> tuple[Odds, Ints]:
+    """An option as if its service times were the means of so many equal parts of them."""
+    times_ns = option.times_ns
+    each = np.array_split(times_ns, min(parts, len(times_ns)))
+    means_ns = np.array([int(np.mean(part)) for part in each])
+    odds = np.cumsum([len(part) for part in each]) / len(times_ns)
+    return list(zip(means_ns.tolist(), odds.tolist(), strict=True)), means_ns
 
 
 class _Device:
@@ -209,36 +235,71 @@ class _Device:
         self.lanes = lanes
         self._end = clock.steps
         counted = [np.unique(ns // clock.grid_ns, return_counts=True) for ns in times_ns]
-        self._begin = np.cumsum([0, *(len(steps) for steps, _ in counted)])[:-1]
+        many = np.array([len(steps) for steps, _ in counted])
+        self._begin = np.cumsum([0, *many])[:-1]
         self._steps = np.concatenate([steps for steps, _ in counted])
         self._share = np.concatenate([n / np.sum(n) for _, n in counted])[:, None]
         by = [int(clock.at(np.array([lane.option.by_ns]))[0]) for lane in lanes]
-        self._by = np.repeat(by, [len(steps) for steps, _ in counted])
+        self._by = np.repeat(by, many)
+        self._few = max(1, int(np.min(self._steps)))
+        each = np.arange(np.max(many))
+        self._own = self._begin[:, None] + np.minimum(each, many[:, None] - 1)
+        self._own_share = np.where(each < many[:, None], self._share[self._own, 0], 0.0)
 
     def most(self, fares: Floats) -> float:
         """What it could earn at most."""
         value, _ = self._plan(self._earned(np.append(fares, 0.0)))
         return float(value[0])
 
-    def served(self, fares: Floats) -> tuple[float, Ints]:
-        """The same, and how often that serves each request, where service times are certain."""
+    def served(self, fares: Floats) -> tuple[float, Floats]:
+        """The same, and how often that can be expected to serve each request."""
         paying = np.append(fares, 0.0)
         earned = self._earned(paying)
         value, gain = self._plan(earned)
-        begins = np.flatnonzero(gain > value[1:])
+        begins = np.flatnonzero(gain > value[1:] + _TINY * value[0])
         after = np.minimum(self._steps[:, None] + begins, self._by[:, None])
         after = np.maximum(after, begins + 1)  # nothing begins on a lane that is over
-        lane = np.argmax(value[after] + earned[:, begins], axis=0)
-        following = np.searchsorted(begins, begins + self._steps[lane]).tolist()
-        run, at = [], 0
-        while at < len(begins):
-            run.append(at)
-            at = following[at]
-        count = np.zeros(len(fares), np.int64)
+        lane = np.argmax(self._mean(value[after]) + earned[:, begins], axis=0)
+        odds = self._odds(begins, lane, after)
+        count = np.zeros(len(fares))
         for number, each in enumerate(self.lanes):
-            own = begins[run][lane[run] == number]
-            count += np.bincount(each.riders(own, paying), minlength=len(fares))
+            own = np.flatnonzero((lane == number) & (odds > 0.0))
+            count += each.served(begins[own], odds[own], paying)
         return float(value[0]), count
+
+    def _odds(self, begins: Ints, lane: Ints, after: Ints) -> Floats:
+        """How likely each batch is run of those that would be begun in these steps.
+
+        Forwards, as many steps at a time as the shortest batch takes: what leads to those batches
+        has begun before. What an outage cuts short goes on with the next of these.
+
+        Args:
+            begins: The steps, ascending.
+            lane: Which lane would run there.
+            after: When that would be done, by service time and begin.
+        """
+        odds = np.zeros(len(begins))
+        odds[:1] = 1.0
+        following = np.searchsorted(begins, np.arange(self._end + 1))
+        at = 0
+        if len(self._steps) == len(self.lanes):
+            then = following[after[lane, np.arange(len(begins))]].tolist()
+            while at < len(begins):
+                odds[at] = 1.0
+                at = then[at]
+            return odds
+        while at < len(begins):
+            until = int(np.searchsorted(begins, begins[at] + self._few))
+            likely = at + np.flatnonzero(odds[at:until])
+            at = until
+            if len(likely):
+                own = lane[likely]
+                then = following[after[self._own[own], likely[:, None]]]
+                share = odds[likely, None] * self._own_share[own]
+                some = then < len(begins)
+                more = np.bincount(np.maximum(then[some] - until, 0), share[some])
+                odds[until : until + len(more)] += more
+        return odds
 
     def _plan(self, earned: Floats) -> tuple[Floats, Floats]:
         """From each step on, what can be earned: at all, and with a batch begun then.
@@ -246,7 +307,7 @@ class _Device:
         Backwards, as many steps at a time as the shortest batch takes: what those batches lead
         to is known by then.
         """
-        end, few = self._end, max(1, int(np.min(self._steps)))
+        end, few = self._end, self._few
         value, gain = np.zeros(end + 1), np.zeros(end)
         ahead, by = self._steps[:, None] + np.arange(few), self._by[:, None]
         clear = int(np.min(self._by)) - int(np.max(ahead))
@@ -255,15 +316,20 @@ class _Device:
             after = ahead[:, : until - begin] + begin
             if begin > clear:
                 np.minimum(after, by, out=after)
-            then = value.take(after)
-            if len(then) > len(earned):
-                then = np.add.reduceat(then * self._share, self._begin, axis=0)
+            then = self._mean(value.take(after))
             then += earned[:, begin:until]
             then.max(axis=0, out=gain[begin:until])
             value[begin:until] = gain[begin:until]
             backwards = value[begin : until + 1][::-1]
             np.maximum.accumulate(backwards, out=backwards)
         return value, gain
+
+    def _mean(self, values: Floats) -> Floats:
+        """By lane the mean over its service times."""
+        if len(self._steps) == len(self.lanes):
+            return values
+        mean: Floats = np.add.reduceat(values * self._share, self._begin, axis=0)
+        return mean
 
     def _earned(self, fares: Floats) -> Floats:
         """What a batch of each lane earns that begins in each step."""
@@ -314,11 +380,19 @@ def _first(worth: Floats, offers: _Offers, devices: Sequence[_Device]) -> Floats
 
 
 def _search(
-    worth: Floats, fares: Floats, devices: Sequence[_Device], rounds: int
+    worth: Floats, fares: Floats, devices: Sequence[_Device], rounds: int, aim: float
 ) -> tuple[float, Floats]:
-    """Fares at which little is served twice or never; before them, the bound that they give."""
+    """Fares at which little is served twice or never; before them, the bound that they give.
+
+    Args:
+        worth: What each request is worth.
+        fares: Where to begin.
+        devices: What could serve them.
+        rounds: How often fares are improved at most.
+        aim: By what share of all worth it is tried to lower the bound, at first.
+    """
     best = fares
-    least, aim = np.inf, _FIRST_AIM * float(np.sum(worth))
+    least, aim = np.inf, aim * float(np.sum(worth))
     direction: Floats = np.zeros(len(worth))
     failures = 0
     for _ in range(rounds):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.clairvoyant import Annealing
 from policies import POLICIES, make_policy
 from replay.bound import Conditions, exact_bound, fluid_bound, whole_bound
+from replay.bound.whole import _search
 from replay.simulator import Arrival, Simulator
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
@@ -371,6 +372,44 @@ def test_long_idle_times_cost_whole_bound_neither_time_nor_truth():
     assert whole_bound([*alone, *far], SINGLE).value == pytest.approx(
         2 * whole_bound(alone, SINGLE).value
     )
+
+
+def spread(name: str, base_ms: float) -> TargetSpec:
+    """A target whose batches take from half to twice as long as most do."""
+    ladder = {
+        size: tuple(int((base_ms + size) * MS * 2 ** (n / 8 - 1)) for n in range(17))
+        for size in (1, 2, 4)
+    }
+    return TargetSpec(name, (Offer("a", "v", "runtime", ladder),))
+
+
+def test_fares_are_improved_for_random_service_times(monkeypatch):
+    sought = []
+
+    def search(worth, fares, devices, rounds, aim):
+        found = _search(worth, fares, devices, rounds, aim)
+        sought.append((devices, fares, found))
+        return found
+
+    monkeypatch.setattr("replay.bound.whole._search", search)
+    arrivals = list(poisson(150, 1.6, models="a", budgets_ms=(8, 15, 25)))
+    whole_bound(arrivals, [spread("cpu:0", 3), spread("gpu:0", 1)])
+    devices, fares, (value, better) = sought[-1]
+    for device in devices:
+        for paid in (fares, better):
+            earned, count = device.served(paid)
+            assert earned == pytest.approx(device.most(paid)) == pytest.approx(float(paid @ count))
+    before = len(arrivals) - sum(fares) + sum(device.most(fares) for device in devices)
+    assert value < 0.999 * before
+
+
+def test_certain_service_times_are_not_divided(monkeypatch):
+    sought = []
+    monkeypatch.setattr(
+        "replay.bound.whole._search", lambda *given: sought.append(given) or _search(*given)
+    )
+    whole_bound(list(poisson(30, 0.8)), MIXED)
+    assert len(sought) == 2  # from two beginnings
 
 
 # -- somebody who does as well
