@@ -15,10 +15,11 @@ Rule, in seven parts:
   where slack is how much earlier than its deadline a request would be done, and scale is a
   share of the longest of these batches. What is urgent goes before what can wait; among equally
   urgent things, and where not everything can be served, what gives most per device-second. What
-  another target could have in time as well counts a quarter less. Under overload what can wait is
-  worth more, since its time is scarce (`parts.scarcity`). What would be late behind a batch of what
-  comes meanwhile is taken off its worth; where nothing is left of that, it waits
-  (`parts.meanwhile`).
+  another target could have in time as well counts a quarter less, and on a slow target that counts
+  more of which much waits. Under overload what can wait is worth more, since its time is scarce
+  (`parts.scarcity`). What would be late behind a batch of what comes meanwhile is taken off its
+  worth; where nothing is left of that, it waits (`parts.meanwhile`). Of several idle targets the
+  fastest is served first.
 * Bunches (`parts.gathering`). Where what comes while nothing waits is mostly followed by more at
   once, as from cameras that are triggered together, and not all was in time lately, it is held for
   a tenth of its batch's time.
@@ -43,7 +44,7 @@ complex job shops", Journal of Scheduling 5(3), 2002, after A. P. J. Vepsalainen
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import exp
+from math import exp, log, log2
 from operator import itemgetter
 
 from policies.parts.admission import Admission
@@ -72,6 +73,12 @@ ELSEWHERE = 0.75
 """What a batch is worth that another target could have in time as well, as a part of what it is
 worth where nobody else could: so that a slow device leaves what is cheap and urgent to a fast one
 that is free in a moment. With 0.6 it gains half as much."""
+
+CROWD = 0.7
+"""Where n wait in a class, a batch of them is worth n to the power of `CROWD` * log2(r) as much on
+a target that takes r times as long as the fastest one: so that slow devices take of what there is
+much, and fast ones are free for the rest. With 0.5 it gains half as much, with 1.0 eight devices at
+an overload lose by it."""
 
 LEAST_SCALE = 0.01
 """With less of it nothing but the most urgent request would count."""
@@ -311,7 +318,7 @@ class Everywhere:
         ranked: list[_Ranked] = []
         known: list[Request] = []
         known_ns = deadline_ns = elsewhere_ns = 0
-        calm = urgent = 0.0
+        calm = urgent = crowd = 0.0
         for candidate, lost in zip(found, losses, strict=True):
             batch, done_ns = candidate.batch, candidate.done_ns
             if known and batch[: len(known)] == known:
@@ -322,6 +329,7 @@ class Everywhere:
                 deadline_ns = batch[0].deadline_ns
                 price, wanted = self._scarcity.saved(candidate.queue.kind)
                 elsewhere_ns = self._elsewhere_ns(candidate.bid, at_a_price=False)
+                crowd = self._crowd(candidate)
             for request in fresh:
                 weight, due_ns = request.weight, request.deadline_ns
                 saved = wanted * (price if price < weight else weight)
@@ -330,12 +338,17 @@ class Everywhere:
                 if due_ns < deadline_ns:
                     deadline_ns = due_ns
             known, known_ns = batch, done_ns
-            whole = calm + urgent
+            whole = (calm + urgent) * crowd
             if elsewhere_ns <= deadline_ns:
                 whole *= ELSEWHERE
             worth = (whole - lost) / candidate.latency_ns
             ranked.append(((worth, -deadline_ns), candidate))
         return ranked
+
+    def _crowd(self, candidate: Candidate) -> float:
+        """By what a batch is worth more on a slow target, since much waits in its class."""
+        slower = candidate.bid.one_ns() / self._outlook.least_ns(candidate.queue.kind)
+        return exp(CROWD * log2(slower) * log(len(candidate.queue))) if slower > 1.0 else 1.0
 
     def _best(self, ranked: list[_Ranked]) -> _Ranked:
         """That which is worth most; of the preferred variants, unless others miss by it."""

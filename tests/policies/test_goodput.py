@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import exp
+from math import exp, log, log2
 from typing import ClassVar
 
 import pytest
 
 from policies import make_policy
-from policies.goodput import CALM, ELSEWHERE, LEAST_SCALE, Everywhere
+from policies.goodput import CALM, CROWD, ELSEWHERE, LEAST_SCALE, Everywhere
 from policies.parts.serving import Candidate
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
@@ -39,6 +39,9 @@ class Reckoning(Everywhere):
             for bid in self._outlook.bids(candidate.queue.kind)
             if bid.target_id != candidate.bid.target_id
         ]
+        least_ns = min(bid.one_ns() for bid in self._outlook.bids(candidate.queue.kind))
+        slower = candidate.bid.one_ns() / least_ns
+        worth *= exp(CROWD * log(slower) * log2(len(candidate.queue)))
         is_sole = all(done_ns > candidate.deadline_ns for done_ns in others)
         return worth if is_sole else ELSEWHERE * worth
 

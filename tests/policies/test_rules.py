@@ -91,6 +91,32 @@ def test_goodput_takes_a_larger_batch_only_if_it_is_worth_the_wait():
     assert next_batch(watch) == ("b", "v", (2, 3))
 
 
+def test_of_idle_targets_the_fastest_goes_first():
+    slow, fast = target("cpu:0", offer(base_ms=9), slots=1), target("gpu:0", slots=1)
+    for policy in (Goodput, Edf):
+        watch = Watch(policy)
+        for spec in (slow, fast):
+            watch.handle(TargetUp(spec), 0)
+        for request_id, target_id in ((1, "gpu:0"), (2, "cpu:0")):
+            (run,) = of(Dispatch, submit(watch, request(request_id, 90)))
+            assert run.target_id == target_id
+        watch.close()
+
+
+def test_goodput_has_slow_devices_take_of_what_much_waits():
+    """Alone the device takes the most urgent; beside a faster one it leaves that to it."""
+    offers = offer("a", base_ms=5, item_ms=1), offer("b", base_ms=5, item_ms=1, sizes=(1,))
+    halves = offer("a", base_ms=2.5, item_ms=0.5), offer("b", base_ms=2.5, item_ms=0.5, sizes=(1,))
+    many = [request(i, 80, B) for i in range(10, 16)]
+    for fleet, chosen in ((), "a"), ((target("gpu:0", *halves, slots=1),), "b"):
+        watch = busy(Goodput, *offers)
+        for spec in fleet:
+            watch.handle(TargetUp(spec), 0)
+            submit(watch, request(2, 99, A))
+        submit(watch, request(3, 25, A), *many)
+        assert next_batch(watch)[0] == chosen
+
+
 def test_deferred_waits_until_the_last_moment_of_a_larger_batch():
     watch = Watch(Deferred)
     watch.handle(TargetUp(target("cpu:0", offer("a"))), 0)

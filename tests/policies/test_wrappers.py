@@ -376,8 +376,8 @@ def test_cheapest_joins_the_batch_where_that_adds_least():
 
 def test_energy_makes_no_device_one_to_be_spared_by_the_default():
     watch = box(Goodput, target(slots=1), drawing("gpu:0", 2, 90_000))
-    assert sent(submit(watch, request(1, 60))) == [("cpu:0", (1,))]
-    assert sent(submit(watch, request(2, 60))) == [("gpu:0", (2,))]
+    assert sent(submit(watch, request(1, 60))) == [("gpu:0", (1,))]  # the faster one
+    assert sent(submit(watch, request(2, 60))) == [("cpu:0", (2,))]
     watch.close()
 
 

@@ -404,12 +404,15 @@ def test_fares_are_improved_for_random_service_times(monkeypatch):
 
 
 def test_certain_service_times_are_not_divided(monkeypatch):
-    sought = []
-    monkeypatch.setattr(
-        "replay.bound.whole._search", lambda *given: sought.append(given) or _search(*given)
-    )
+    searches = []
+
+    def search(worth, *given):
+        searches.append(given)
+        return _search(worth, *given)
+
+    monkeypatch.setattr("replay.bound.whole._search", search)
     whole_bound(list(poisson(30, 0.8)), MIXED)
-    assert len(sought) == 2  # from two beginnings
+    assert len(searches) == 2  # from two beginnings
 
 
 # -- somebody who does as well
