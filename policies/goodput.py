@@ -346,9 +346,14 @@ class Everywhere:
         return ranked
 
     def _crowd(self, candidate: Candidate) -> float:
-        """By what a batch is worth more on a slow target, since much waits in its class."""
-        slower = candidate.bid.one_ns() / self._outlook.least_ns(candidate.queue.kind)
-        return exp(CROWD * log2(slower) * log(len(candidate.queue))) if slower > 1.0 else 1.0
+        """By what it is worth more where those that cost nothing are faster, as much waits."""
+        own_ns = least_ns = candidate.bid.one_ns()
+        for bid in self._outlook.bids(candidate.queue.kind):
+            if not _is_dear(bid.target):
+                least_ns = min(least_ns, bid.one_ns())
+        if least_ns == own_ns:
+            return 1.0
+        return exp(CROWD * log2(own_ns / least_ns) * log(len(candidate.queue)))
 
     def _best(self, ranked: list[_Ranked]) -> _Ranked:
         """That which is worth most; of the preferred variants, unless others miss by it."""

@@ -205,10 +205,6 @@ class Outlook:
         starts = self.starts_ns
         return min([starts[target_id] + ns for target_id, ns in self._ones_ns(kind)], default=None)
 
-    def least_ns(self, kind: RequestClass) -> int:
-        """How long the fastest target takes for one request of a class; 0 where there is none."""
-        return min([one_ns for _, one_ns in self._ones_ns(kind)], default=0)
-
     def _ones_ns(self, kind: RequestClass) -> list[tuple[str, int]]:
         """How long each target takes for a single request of a class."""
         ones = self._ones.get(kind)

@@ -57,7 +57,7 @@ def fill(
 
 
 def soonest_first(outlook: Outlook, targets: list[TargetState]) -> list[TargetState]:
-    """Targets by when they could have done one of those that wait.
+    """Targets by when they could have done one of those that wait; what is paid for comes last.
 
     So where several are idle what comes is done by the fastest of them. Where there are other boxes
     the order stays that of the view.
@@ -71,7 +71,7 @@ def soonest_first(outlook: Outlook, targets: list[TargetState]) -> list[TargetSt
             done_ns = outlook.done_ns(bid)
             if done_ns < soonest_ns.get(bid.target_id, 0):
                 soonest_ns[bid.target_id] = done_ns
-    return sorted(targets, key=lambda target: soonest_ns[target.spec.id])
+    return sorted(targets, key=lambda target: (target.spec.is_dear, soonest_ns[target.spec.id]))
 
 
 def order(request: Request) -> tuple[int, int, int]:

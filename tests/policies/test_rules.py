@@ -93,13 +93,25 @@ def test_goodput_takes_a_larger_batch_only_if_it_is_worth_the_wait():
 
 def test_of_idle_targets_the_fastest_goes_first():
     slow, fast = target("cpu:0", offer(base_ms=9), slots=1), target("gpu:0", slots=1)
-    for policy in (Goodput, Edf):
+    for policy in (Goodput, Edf, Window):
         watch = Watch(policy)
         for spec in (slow, fast):
             watch.handle(TargetUp(spec), 0)
         for request_id, target_id in ((1, "gpu:0"), (2, "cpu:0")):
             (run,) = of(Dispatch, submit(watch, request(request_id, 90)))
             assert run.target_id == target_id
+        watch.close()
+
+
+def test_of_idle_targets_what_is_paid_for_comes_last():
+    slow = target("cpu:0", offer(base_ms=9), slots=1)
+    cloud = replace(target("cloud:eu", slots=1), cost_per_request=1e-5)
+    for policy in (Goodput, Edf, Window):
+        watch = Watch(policy)
+        for spec in (cloud, slow):
+            watch.handle(TargetUp(spec), 0)
+        (run,) = of(Dispatch, submit(watch, request(1, 90)))
+        assert run.target_id == "cpu:0"
         watch.close()
 
 
