@@ -41,7 +41,7 @@ BOUND_REQUESTS = 1_000_000
 """The bound of a longer workload is not computed unless it is asked for."""
 
 WHOLE_REQUESTS = 10_000
-"""For a longer one the closer bound takes too long: half a minute for these."""
+"""For a longer one the closer bound takes too long: a minute for these."""
 
 _CHANGED = (
     "{} changed while it was played: policies got {:,} to {:,} requests, and are not to be "

@@ -35,6 +35,9 @@ _PARTS = 8
 _TINY = 1e-12
 """What is gained less by a batch, as a share of all that is earned, is a rounding error."""
 
+_BLOCK = 16_384
+"""For so many steps at a time it is sought what to begin there: that takes memory."""
+
 _LONGEST = 10_000
 """So many of its shortest batches long may a workload be: each round goes through all of them.
 Where a batch is so short beside all that comes, the fluid loses little."""
@@ -257,17 +260,26 @@ class _Device:
         earned = self._earned(paying)
         value, gain = self._plan(earned)
         begins = np.flatnonzero(gain > value[1:] + _TINY * value[0])
-        after = np.minimum(self._steps[:, None] + begins, self._by[:, None])
-        after = np.maximum(after, begins + 1)  # nothing begins on a lane that is over
-        lane = np.argmax(self._mean(value[after]) + earned[:, begins], axis=0)
-        odds = self._odds(begins, lane, after)
+        lane = np.zeros(len(begins), np.int64)
+        every = np.arange(len(self._steps))[:, None]
+        for first in range(0, len(begins), _BLOCK):
+            some = begins[first : first + _BLOCK]
+            then = self._mean(value[self._after(every, some)]) + earned[:, some]
+            lane[first : first + _BLOCK] = np.argmax(then, axis=0)
+        odds = self._odds(begins, lane)
         count = np.zeros(len(fares))
         for number, each in enumerate(self.lanes):
             own = np.flatnonzero((lane == number) & (odds > 0.0))
             count += each.served(begins[own], odds[own], paying)
         return float(value[0]), count
 
-    def _odds(self, begins: Ints, lane: Ints, after: Ints) -> Floats:
+    def _after(self, which: Ints, begins: Ints) -> Ints:
+        """When service times end, of those named, that begin in these steps."""
+        after: Ints = np.minimum(self._steps[which] + begins, self._by[which])
+        np.maximum(after, begins + 1, out=after)  # nothing begins on a lane that is over
+        return after
+
+    def _odds(self, begins: Ints, lane: Ints) -> Floats:
         """How likely each batch is run of those that would be begun in these steps.
 
         Forwards, as many steps at a time as the shortest batch takes: what leads to those batches
@@ -276,14 +288,13 @@ class _Device:
         Args:
             begins: The steps, ascending.
             lane: Which lane would run there.
-            after: When that would be done, by service time and begin.
         """
         odds = np.zeros(len(begins))
         odds[:1] = 1.0
         following = np.searchsorted(begins, np.arange(self._end + 1))
         at = 0
         if len(self._steps) == len(self.lanes):
-            then = following[after[lane, np.arange(len(begins))]].tolist()
+            then = following[self._after(lane, begins)].tolist()
             while at < len(begins):
                 odds[at] = 1.0
                 at = then[at]
@@ -294,7 +305,7 @@ class _Device:
             at = until
             if len(likely):
                 own = lane[likely]
-                then = following[after[self._own[own], likely[:, None]]]
+                then = following[self._after(self._own[own], begins[likely, None])]
                 share = odds[likely, None] * self._own_share[own]
                 some = then < len(begins)
                 more = np.bincount(np.maximum(then[some] - until, 0), share[some])
