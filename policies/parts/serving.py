@@ -20,7 +20,7 @@ Choose = Callable[[TargetState], "Place | Wake | None"]
 waits could be in time there."""
 
 Arranged = Callable[[list[TargetState]], list[TargetState]]
-"""The order in which targets are filled, from that of the view."""
+"""The order in which targets are filled, from that of `soonest_first`."""
 
 Drops = Callable[[], Iterator[Drop]]
 """What can't be finished in time, now."""
