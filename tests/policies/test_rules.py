@@ -116,16 +116,21 @@ def test_of_idle_targets_what_is_paid_for_comes_last():
 
 
 def test_goodput_has_slow_devices_take_of_what_much_waits():
-    """Alone the device takes the most urgent; beside a faster one it leaves that to it."""
+    """Alone the device takes the most urgent; beside a faster one it leaves that to it.
+
+    One that is paid for makes no slow device of it.
+    """
     offers = offer("a", base_ms=5, item_ms=1), offer("b", base_ms=5, item_ms=1, sizes=(1,))
     halves = offer("a", base_ms=2.5, item_ms=0.5), offer("b", base_ms=2.5, item_ms=0.5, sizes=(1,))
-    many = [request(i, 80, B) for i in range(10, 16)]
-    for fleet, chosen in ((), "a"), ((target("gpu:0", *halves, slots=1),), "b"):
+    fast = target("gpu:0", *halves, slots=1)
+    paid = replace(fast, cost_per_request=1e-5)
+    for fleet, chosen in ((), "a"), ((fast,), "b"), ((paid,), "a"):
         watch = busy(Goodput, *offers)
         for spec in fleet:
             watch.handle(TargetUp(spec), 0)
-            submit(watch, request(2, 99, A))
-        submit(watch, request(3, 25, A), *many)
+        if fast in fleet:
+            submit(watch, request(2, 99, A))  # keeps it busy
+        submit(watch, request(3, 25, A), *(request(i, 80, B) for i in range(10, 16)))
         assert next_batch(watch)[0] == chosen
 
 
