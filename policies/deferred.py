@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from policies.parts.outlook import Bid, Outlook
-from policies.parts.serving import Candidate, soonest_first
+from policies.parts.serving import Candidate
 from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.targets import TargetState
@@ -55,7 +55,7 @@ class Deferred:
         outlook = self._outlook
         outlook.look(view)
         yield from outlook.doomed()
-        for target in soonest_first(outlook, view.open_targets()):
+        for target in outlook.open_targets():
             while target.is_open(view.now_ns):
                 decision = self._next(target, view.now_ns) or outlook.late_welcome(target)
                 if decision is None:

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from policies.parts.outlook import Outlook
-from policies.parts.serving import order, soonest_first
+from policies.parts.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Drop, Place, View
 from scheduler.core.queues import ClassQueue
@@ -58,7 +58,7 @@ class Window:
         self._remember(view)
         outlook.look(view)
         yield from outlook.doomed()
-        for target in soonest_first(outlook, view.open_targets()):
+        for target in outlook.open_targets():
             while target.is_open(view.now_ns):
                 found = self._slide(target)
                 place = found[0] if found else outlook.late_welcome(target)

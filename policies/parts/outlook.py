@@ -14,6 +14,8 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
 from scheduler.core.values import sealed
 
+_NEVER_NS = 1 << 62
+
 
 @sealed(frozen=True, slots=True)
 class Bid:
@@ -181,6 +183,24 @@ class Outlook:
             for bid in self.bids(kind)
             if bid.target is target
         ]
+
+    def open_targets(self) -> list[TargetState]:
+        """The open targets by when they could have done one of those that wait.
+
+        So where several are idle what comes is done by the fastest of them; what is paid for comes
+        last. Where there are other boxes the order stays that of the view.
+        """
+        view = self.view
+        targets = view.open_targets()
+        if len(targets) < 2 or view.has_peers:
+            return targets
+        soonest_ns = {target.spec.id: _NEVER_NS for target in targets}
+        for kind in view.queues:
+            for bid in self.bids(kind):
+                done_ns = self.done_ns(bid)
+                if done_ns < soonest_ns.get(bid.target_id, 0):
+                    soonest_ns[bid.target_id] = done_ns
+        return sorted(targets, key=lambda target: (target.spec.is_dear, soonest_ns[target.spec.id]))
 
     def done_ns(self, bid: Bid) -> int:
         """When a single request could be done there, were it served next."""

@@ -13,14 +13,12 @@ from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 from scheduler.core.values import value
 
-_NEVER_NS = 1 << 62
-
 Choose = Callable[[TargetState], "Place | Wake | None"]
 """What an open target should do next, or until when it should do nothing; None if nothing that
 waits could be in time there."""
 
 Arranged = Callable[[list[TargetState]], list[TargetState]]
-"""The order in which targets are filled, from that of `soonest_first`."""
+"""The order in which targets are filled, from that of the outlook."""
 
 Drops = Callable[[], Iterator[Drop]]
 """What can't be finished in time, now."""
@@ -42,7 +40,7 @@ def fill(
     view = outlook.view
     yield from drops()
     placed = False
-    targets = soonest_first(outlook, view.open_targets())
+    targets = outlook.open_targets()
     for target in arranged(targets) if arranged else targets:
         while target.is_open(view.now_ns):
             decision = choose(target) or outlook.late_welcome(target)
@@ -54,24 +52,6 @@ def fill(
             outlook.look(view)
     if placed:
         yield from drops()
-
-
-def soonest_first(outlook: Outlook, targets: list[TargetState]) -> list[TargetState]:
-    """Targets by when they could have done one of those that wait; what is paid for comes last.
-
-    So where several are idle what comes is done by the fastest of them. Where there are other boxes
-    the order stays that of the view.
-    """
-    view = outlook.view
-    if len(targets) < 2 or view.has_peers:
-        return targets
-    soonest_ns = {target.spec.id: _NEVER_NS for target in targets}
-    for kind in view.queues:
-        for bid in outlook.bids(kind):
-            done_ns = outlook.done_ns(bid)
-            if done_ns < soonest_ns.get(bid.target_id, 0):
-                soonest_ns[bid.target_id] = done_ns
-    return sorted(targets, key=lambda target: (target.spec.is_dear, soonest_ns[target.spec.id]))
 
 
 def order(request: Request) -> tuple[int, int, int]:

@@ -157,4 +157,4 @@ def test_cameras_in_step_gain_by_it(monkeypatch):
 
     held = on_time()
     monkeypatch.setattr("policies.parts.gathering.SHARE", 0.0)
-    assert held > on_time() + 0.03
+    assert held > on_time() + 0.04
