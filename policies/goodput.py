@@ -8,18 +8,10 @@ Rule, in seven parts:
 * Displacing (`parts.displacing`). What would make others late that come, and are worth more, is
   refused, unless there is room for both.
 * Service. Of the batches that an open target could finish in time, of every class, variant and
-  size, the one that is worth most goes, unless that harms something of a more important priority:
-
-      sum over its requests of  weight * (exp(-slack / scale) + CALM)  per device-second
-
-  where slack is how much earlier than its deadline a request would be done, and scale is a
-  share of the longest of these batches. What is urgent goes before what can wait; among equally
-  urgent things, and where not everything can be served, what gives most per device-second. What
-  another target could have in time as well counts a quarter less, and on a slow target that counts
-  more of which much waits. Under overload what can wait is worth more, since its time is scarce
-  (`parts.scarcity`). What would be late behind a batch of what comes meanwhile is taken off its
-  worth; where nothing is left of that, it waits (`parts.meanwhile`). Of several idle targets the
-  fastest is served first.
+  size, the one that is worth most per device-second goes, unless that harms something of a more
+  important priority (`parts.worth`). What would be late behind it of what comes meanwhile is taken
+  off its worth; where nothing is left of that, it waits (`parts.meanwhile`). Of several idle
+  targets the fastest is served first.
 * Bunches (`parts.gathering`). Where what comes while nothing waits is mostly followed by more at
   once, as from cameras that are triggered together, and not all was in time lately, it is held for
   a tenth of its batch's time.
@@ -35,17 +27,14 @@ Rule, in seven parts:
 Wins under overload and bursts, with mixed models and with devices of unlike speed. Under overload
 some of what it admits has to be dropped later: to be sure of each promise would finish less.
 
-Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
-Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in
-complex job shops", Journal of Scheduling 5(3), 2002, after A. P. J. Vepsalainen, T. E. Morton,
-"Priority Rules for Job Shops with Weighted Tardiness Costs", Management Science 33(8), 1987.
+Source: what is served next is the rule of batched apparent tardiness cost, by S. J. Mason, J. W.
+Fowler, W. M. Carlyle (2002); `parts.worth` names the papers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import exp, log, log2
-from operator import itemgetter
+from math import exp
 
 from policies.parts.admission import Admission
 from policies.parts.apart import Apart
@@ -57,28 +46,14 @@ from policies.parts.gathering import Gathering
 from policies.parts.meanwhile import Meanwhile, may_wait
 from policies.parts.odds import CHOICES, Odds
 from policies.parts.outbidding import Outbidding
-from policies.parts.outlook import Bid, Outlook, too_late
+from policies.parts.outlook import Outlook, too_late
 from policies.parts.scarcity import Scarcity
-from policies.parts.serving import Candidate, candidates, fill, order
+from policies.parts.serving import candidates, fill, order
+from policies.parts.worth import Worth
 from scheduler.core.compiling import mypyc_attr
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
-
-CALM = 0.05
-"""What a request is worth that has all the time in the world, as a share of an urgent one: so
-that a backlog without urgent deadlines is served in the batches that get most done."""
-
-ELSEWHERE = 0.75
-"""What a batch is worth that another target could have in time as well, as a part of what it is
-worth where nobody else could: so that a slow device leaves what is cheap and urgent to a fast one
-that is free in a moment. With 0.6 it gains half as much."""
-
-CROWD = 0.7
-"""Where n wait in a class, a batch of them is worth n to the power of `CROWD` * log2(r) as much on
-a target that takes r times as long as the fastest one: so that slow devices take of what there is
-much, and fast ones are free for the rest. With 0.5 it gains half as much, with 1.0 eight devices at
-an overload lose by it."""
 
 LEAST_SCALE = 0.01
 """With less of it nothing but the most urgent request would count."""
@@ -96,17 +71,6 @@ like devices of its own. Below, sharing what they could do here costs both more 
 
 LOAD_NS = 500_000_000
 """Over how long that load is a mean."""
-
-LEAST_IMPORTANT = 1 << 31
-"""A priority after all others."""
-
-_NEVER_NS = 1 << 62
-
-_Ranked = tuple[tuple[float, int], Candidate]
-"""What a batch is worth per nanosecond of its target, its earliest deadline as a negative number,
-and the batch."""
-
-_rank = itemgetter(0)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -142,7 +106,8 @@ class Everywhere:
         self._coming = Coming(self._outlook, self.admission)
         self._displacement = Displacement(self._outlook, self.admission, self._coming)
         self._scarcity = Scarcity(self.admission)
-        self._meanwhile = Meanwhile(self._outlook, self.admission, self._coming, self._scarcity)
+        meanwhile = Meanwhile(self._outlook, self.admission, self._coming, self._scarcity)
+        self._worth = Worth(self._outlook, self._scarcity, meanwhile, self.scale)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
@@ -157,8 +122,11 @@ class Everywhere:
         if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)
             return
+        was_thrifty = self._is_thrifty()
         yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
         yield from self._purchases()
+        if was_thrifty and not self._is_thrifty():  # what was just given up says so
+            yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
         if view.queues and self._is_thrifty() and any(map(_is_dear, view.open_targets())):
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
             yield Wake(wake_ns, "what waits is in time for nothing")
@@ -241,7 +209,7 @@ class Everywhere:
         found = list(candidates(self._outlook, target))
         if not found:
             return None
-        best, worth = self._choose(found)
+        best, worth = self._worth.most(found)
         has_others = self._outlook.some_dear or self._outlook.view.has_peers
         if worth <= 0.0 and not has_others and may_wait(best, worth, found):
             return Wake(best.done_ns, "others that come would be late, and are worth more")
@@ -281,120 +249,6 @@ class Everywhere:
             return min(prices, default=0.0) if _is_dear(target) else -1.0
 
         return sorted(targets, key=dearness)
-
-    def _choose(self, found: list[Candidate]) -> tuple[Candidate, float]:
-        """The batch that is worth most, or a more important one where that harms nobody.
-
-        Returns:
-            The batch, and what it is worth per nanosecond, less what it makes late; something above
-            0 where it is alone and makes nothing late.
-        """
-        losses = self._meanwhile.lost(found)
-        if len(found) == 1 and not losses[0]:
-            return found[0], 1.0
-        scale_ns = self.scale * max([candidate.latency_ns for candidate in found])
-        ranked = self._ranked(found, losses, scale_ns)
-        (worth, _), best = self._best(ranked)
-        priorities = [candidate.priority for candidate in found]
-        first = min(priorities)
-        if first < max(priorities):
-            (urgent, _), choice = self._best([each for each in ranked if each[1].priority == first])
-            if not self._harms(choice) or self._harms(best, best.priority):
-                return choice, urgent
-        return best, worth
-
-    def _ranked(
-        self, found: list[Candidate], losses: list[float], scale_ns: float
-    ) -> list[_Ranked]:
-        """Each batch with what it is worth per nanosecond; the more urgent one breaks a tie.
-
-        One that begins with the requests of the one before it is reckoned on from there.
-
-        Args:
-            found: What could go next on one target.
-            losses: What each makes others late.
-            scale_ns: How much slack makes a request less urgent by a factor of e.
-        """
-        ranked: list[_Ranked] = []
-        known: list[Request] = []
-        known_ns = deadline_ns = elsewhere_ns = 0
-        calm = urgent = crowd = 0.0
-        for candidate, lost in zip(found, losses, strict=True):
-            batch, done_ns = candidate.batch, candidate.done_ns
-            if known and batch[: len(known)] == known:
-                fresh = batch[len(known) :]
-                urgent *= exp((done_ns - known_ns) / scale_ns)
-            else:
-                fresh, calm, urgent = batch, 0.0, 0.0
-                deadline_ns = batch[0].deadline_ns
-                price, wanted = self._scarcity.saved(candidate.queue.kind)
-                elsewhere_ns = self._elsewhere_ns(candidate.bid, at_a_price=False)
-                crowd = self._crowd(candidate)
-            for request in fresh:
-                weight, due_ns = request.weight, request.deadline_ns
-                saved = wanted * (price if price < weight else weight)
-                calm += CALM * weight + saved
-                urgent += (weight - saved) * exp((done_ns - due_ns) / scale_ns)
-                if due_ns < deadline_ns:
-                    deadline_ns = due_ns
-            known, known_ns = batch, done_ns
-            whole = (calm + urgent) * crowd
-            if elsewhere_ns <= deadline_ns:
-                whole *= ELSEWHERE
-            worth = (whole - lost) / candidate.latency_ns
-            ranked.append(((worth, -deadline_ns), candidate))
-        return ranked
-
-    def _crowd(self, candidate: Candidate) -> float:
-        """By what it is worth more where those that cost nothing are faster, as much waits."""
-        own_ns = least_ns = candidate.bid.one_ns()
-        for bid in self._outlook.bids(candidate.queue.kind):
-            if not _is_dear(bid.target):
-                least_ns = min(least_ns, bid.one_ns())
-        if least_ns == own_ns:
-            return 1.0
-        return exp(CROWD * log2(own_ns / least_ns) * log(len(candidate.queue)))
-
-    def _best(self, ranked: list[_Ranked]) -> _Ranked:
-        """That which is worth most; of the preferred variants, unless others miss by it."""
-        preferred = [each for each in ranked if each[1].offer is each[1].bid.offers[0]]
-        best = max(preferred or ranked, key=_rank)
-        if len(preferred) < len(ranked) and (not preferred or self._harms(best[1])):
-            harmless = [each for each in ranked if not self._harms(each[1])]
-            best = max(harmless or ranked, key=_rank)
-        return best
-
-    def _harms(self, candidate: Candidate, before: int = LEAST_IMPORTANT) -> bool:
-        """Whether a request could start now, but neither after a batch nor elsewhere.
-
-        Args:
-            candidate: The batch.
-            before: Only requests that are more important than this priority count.
-        """
-        target = candidate.bid.target
-        start_ns, done_ns = self._outlook.starts_ns[target.spec.id], candidate.done_ns
-        chosen = {request.id for request in candidate.batch}
-        for queue, bid in self._outlook.waiting(target):
-            one_ns = bid.one_ns()
-            due = queue.due(done_ns + one_ns, start_ns + one_ns)
-            harmed = any(r.priority < before and r.id not in chosen for r in due)
-            if harmed and self._elsewhere_ns(bid, at_a_price=True) > queue.head().deadline_ns:
-                return True
-        return False
-
-    def _elsewhere_ns(self, bid: Bid, at_a_price: bool) -> int:
-        """When another target could have a single request of a class.
-
-        Args:
-            bid: What this target offers to the class.
-            at_a_price: Whether those that are paid for count.
-        """
-        others = [
-            self._outlook.done_ns(other)
-            for other in self._outlook.bids(bid.kind)
-            if other is not bid and (at_a_price or not _is_dear(other.target))
-        ]
-        return min(others, default=_NEVER_NS)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -36,9 +36,9 @@ from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
 chosen = []
 class Own(Goodput):
-    def _choose(self, found):
-        chosen.append(len(found))
-        return super()._choose(found)
+    def _next(self, target):
+        chosen.append(target.spec.id)
+        return super()._next(target)
 import sys
 sys.modules["own"] = sys.modules["__main__"]
 experiment = load_scenario(FOLDER / "load-1_2.yaml").experiment(200)

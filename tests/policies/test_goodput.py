@@ -1,65 +1,13 @@
-"""What the default thinks that a batch is worth."""
+"""The default's options."""
 
 from __future__ import annotations
-
-from itertools import pairwise
-from math import exp, log, log2
-from typing import ClassVar
 
 import pytest
 
 from policies import make_policy
-from policies.goodput import CALM, CROWD, ELSEWHERE, LEAST_SCALE, Everywhere
-from policies.parts.serving import Candidate
+from policies.goodput import LEAST_SCALE
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
-
-
-class Reckoning(Everywhere):
-    """Notes every batch with what was thought of it, and what it is worth by the formula."""
-
-    reckoned: ClassVar[list[tuple[Candidate, float, float]]] = []
-
-    def _ranked(self, found, losses, scale_ns):
-        ranked = super()._ranked(found, losses, scale_ns)
-        for ((worth, _), candidate), lost in zip(ranked, losses, strict=True):
-            plain = self._by_the_formula(candidate, scale_ns) - lost
-            self.reckoned.append((candidate, worth, plain / candidate.latency_ns))
-        return ranked
-
-    def _by_the_formula(self, candidate: Candidate, scale_ns: float) -> float:
-        price, wanted = self._scarcity.saved(candidate.queue.kind)
-        worth = 0.0
-        for request in candidate.batch:
-            urgency = exp((candidate.done_ns - request.deadline_ns) / scale_ns)
-            worth += request.weight * (urgency + CALM)
-            worth += (1 - urgency) * wanted * min(price, request.weight)
-        others = [
-            self._outlook.done_ns(bid)
-            for bid in self._outlook.bids(candidate.queue.kind)
-            if bid.target_id != candidate.bid.target_id
-        ]
-        least_ns = min(bid.one_ns() for bid in self._outlook.bids(candidate.queue.kind))
-        slower = candidate.bid.one_ns() / least_ns
-        worth *= exp(CROWD * log(slower) * log2(len(candidate.queue)))
-        is_sole = all(done_ns > candidate.deadline_ns for done_ns in others)
-        return worth if is_sole else ELSEWHERE * worth
-
-
-@pytest.mark.parametrize("name", ["mixed-worth", "steep-batches"])
-def test_a_batch_is_worth_what_its_requests_are(name: str) -> None:
-    """Those of one class are reckoned on from each other where one begins with another."""
-    Reckoning.reckoned.clear()
-    choice = PolicyChoice.parse(f"{__name__}:Reckoning")
-    load_scenario(FOLDER / f"{name}.yaml").experiment(requests=2_000).simulate(choice, 1)
-    batches = [candidate.batch for candidate, *_ in Reckoning.reckoned]
-    assert len(batches) > 500
-    assert any(more[: len(less)] == less for less, more in pairwise(batches))
-    assert any(
-        one[0].kind == other[0].kind and one[0] is not other[0] for one, other in pairwise(batches)
-    )
-    for _, worth, plain in Reckoning.reckoned:
-        assert worth == pytest.approx(plain, rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("scale", [0, -1, LEAST_SCALE / 2, float("nan")])

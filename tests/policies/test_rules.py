@@ -115,6 +115,28 @@ def test_of_idle_targets_what_is_paid_for_comes_last():
         watch.close()
 
 
+def test_goodput_pays_in_the_moment_in_which_it_gives_something_up():
+    """Until then what waits is left to what costs nothing, where it would be in time."""
+    a, b = RequestClass("a"), RequestClass("b")
+    watch = Watch(Goodput)
+    for spec in (
+        target("gpu:0", offer("a", base_ms=2, item_ms=0, sizes=(1,)), slots=1),
+        target("cpu:0", long := offer("b", base_ms=9, item_ms=0, sizes=(1,)), slots=1),
+        replace(target("cloud:eu", long, slots=1), cost_per_request=1e-5),
+    ):
+        watch.handle(TargetUp(spec), 0)
+    (first,) = of(Dispatch, submit(watch, request(1, 50, a)))
+    assert of(Dispatch, submit(watch, request(2, 50, b)))
+    assert not of(Dispatch, submit(watch, request(3, 20, b), request(4, 5, a)))
+    submit(watch, request(5, 4, a), at_ms=1)
+    done = watch.handle(BatchDone(first.run_id), 2 * MS)
+    assert [(each.target_id, each.request_ids) for each in of(Dispatch, done)] == [
+        ("gpu:0", (5,)),
+        ("cloud:eu", (3,)),
+    ]
+    watch.close()
+
+
 def test_goodput_has_slow_devices_take_of_what_much_waits():
     """Alone the device takes the most urgent; beside a faster one it leaves that to it.
 
