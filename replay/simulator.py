@@ -99,6 +99,9 @@ class World(Protocol):
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         """When its results are back from a target that is far."""
 
+    def handover_ns(self, target_id: str) -> int:
+        """How long a target that is idle takes to begin a batch that comes."""
+
     def request_ns(self, target_id: str) -> int:
         """How much longer what runs at a target on this box takes for a request that comes."""
 
@@ -132,6 +135,7 @@ class _Worker:
     target_id: str
     width: int
     far: bool
+    handover_ns: int = 0
     ahead: deque[Dispatch] = field(default_factory=deque)
     busy: set[int] = field(default_factory=set)
     request_ns: int = 0
@@ -290,7 +294,7 @@ class Simulator:
                 if run.run_id in self._runs:
                     worker = self._workers[run.target_id]
                     worker.ahead.append(run)
-                    self._begin(worker, now_ns)
+                    self._begin(worker, now_ns, worker.handover_ns)
                 return []
             case _Freed(worker, run_id):
                 worker.busy.discard(run_id)
@@ -311,8 +315,10 @@ class Simulator:
             former.ahead.clear()  # what it still runs may end, but nothing follows
         width, far = (world.width(target_id), world.is_far(target_id)) if world else (1, False)
         worker = self._workers[target_id] = _Worker(target_id, width, far)
-        if world is not None and not far:
-            worker.request_ns = world.request_ns(target_id)
+        if world is not None:
+            worker.handover_ns = world.handover_ns(target_id)
+            if not far:
+                worker.request_ns = world.request_ns(target_id)
         self._disturbed = [each for each in self._workers.values() if each.request_ns]
 
     def _tell(self, event: Event, now_ns: int, run: Dispatch | None = None) -> list[Ending]:
@@ -344,10 +350,16 @@ class Simulator:
             self._push(self._world.lands_ns(run.target_id, size, now_ns), _Landed(run))
         else:
             worker.ahead.append(run)
-            self._begin(worker, now_ns)
+            self._begin(worker, now_ns, worker.handover_ns)
 
-    def _begin(self, worker: _Worker, now_ns: int) -> None:
-        """Lets a target start its next batches, as far as it has room."""
+    def _begin(self, worker: _Worker, now_ns: int, handover_ns: int = 0) -> None:
+        """Lets a target start its next batches, as far as it has room.
+
+        Args:
+            worker: The target.
+            now_ns: What time it is.
+            handover_ns: How long it takes to begin what has only just come.
+        """
         while worker.ahead and len(worker.busy) < worker.width:
             run = worker.ahead.popleft()
             known = self.scheduler.runs[run.run_id]
@@ -356,16 +368,17 @@ class Simulator:
                 continue
             kind = known.requests[0].kind
             worker.busy.add(run.run_id)
-            done_ns = heard_ns = now_ns + self._service_ns(run, kind)
+            begun_ns = now_ns + handover_ns
+            done_ns = heard_ns = begun_ns + self._service_ns(run, kind)
             if self._world is not None:
-                done_ns = self._world.ends_ns(worker.target_id, now_ns, done_ns - now_ns)
+                done_ns = self._world.ends_ns(worker.target_id, begun_ns, done_ns - begun_ns)
                 heard_ns = done_ns
                 if worker.far:
                     self._push(done_ns, _Freed(worker, run.run_id))
                     heard_ns = self._world.heard_ns(worker.target_id, done_ns)
             self._push(heard_ns, BatchDone(run.run_id))
             if self._on_run is not None:
-                self._on_run(run, kind, now_ns, done_ns)
+                self._on_run(run, kind, begun_ns, done_ns)
 
     def _skip(self, worker: _Worker, run: Dispatch, now_ns: int) -> None:
         heard_ns = now_ns

@@ -37,7 +37,6 @@ from scheduler.core.targets import TargetSpec
 
 _MS = 1e6
 _S = 1e9
-_LOCAL_LEAD_MS = 1.0
 
 MOST_FACTOR = 1_000.0
 """The most that a script or a drift makes anything slower by; beyond that, let it go down."""
@@ -129,6 +128,7 @@ class DeviceFile(_Strict):
     models: tuple[ModelProfile, ...] = ()
     slots: Count | None = None
     width: Count = 1
+    handover_ms: _Amount = 0.0
     lead_ms: _Amount | None = None
     cost_per_request: _Amount = 0.0
     cost_per_s: _Amount = 0.0
@@ -257,7 +257,7 @@ class FleetFile(_Strict):
         transfer_ns = (0, 0.0) if link is None else link.expected()
         lead_ms = device.lead_ms
         if lead_ms is None:
-            lead_ms = _LOCAL_LEAD_MS + transfer_ns[0] / _MS
+            lead_ms = device.handover_ms + transfer_ns[0] / _MS
         spec = TargetSpec(
             f"{box.name}/{device.id}" if far else device.id,
             tuple(offers),
@@ -276,6 +276,7 @@ class FleetFile(_Strict):
             self.bias if device.bias is None else device.bias,
             self.misprediction if device.misprediction is None else device.misprediction,
             tuple(sorted((round(step.at_s * _S), step.factor) for step in drift)),
+            handover_ns=round(device.handover_ms * _MS),
         )
         return Device(spec, link, truth)
 

@@ -86,6 +86,7 @@ class Truth:
         tempo: How fast the device was in the course of time, where that is known: no chance then.
         request_ns: How much longer a batch that runs takes for each request that comes to the box
             meanwhile, where the device shares its processor with the scheduler.
+        handover_ns: How long it takes to begin a batch that comes while it is idle.
         sizes: By model and variant, for inputs of any size: how many times as long as measured
             items on a step of size take, as `scheduler.core.sizes.factor_at` wants it.
     """
@@ -97,6 +98,7 @@ class Truth:
     times: Mapping[tuple[str, str, int], Sequence[int]] = field(default_factory=dict, hash=False)
     tempo: Tempo | None = None
     request_ns: int = 0
+    handover_ns: int = 0
     sizes: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(
         default_factory=dict, hash=False
     )
@@ -348,7 +350,8 @@ class Fleet:
         uneven = {target_id: course for target_id, course in courses.items() if course != Course()}
         widths = {d.spec.id: d.spec.width for d in self.devices}
         shared = {d.spec.id: d.truth.request_ns for d in self.devices if d.truth.request_ns}
-        return FleetWorld(links, uneven, widths, shared)
+        handover = {d.spec.id: d.truth.handover_ns for d in self.devices}
+        return FleetWorld(links, uneven, widths, shared, handover)
 
     def conditions(self, seed: int | str = 0) -> dict[str, Conditions]:
         """What the bounds have to know; what they can't be told is in their favour."""

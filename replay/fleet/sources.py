@@ -100,10 +100,15 @@ def fleet_of_models(said: Mapping[str, Any], status: Mapping[str, Any]) -> Fleet
     devices = []
     for name, each in sorted(offers.items()):
         target = targets.get(name, {})
-        spec = TargetSpec(name, tuple(each), **target.get("costs", {}))
-        spec = reached_over(spec, *target.get("transfer_ns", (0, 0.0)))
+        costs = target.get("costs", {})
+        base_ns, byte_ns = target.get("transfer_ns", (0, 0.0))
+        lead_ns = max(0, target.get("lead_ns", 0) - base_ns)
+        handover_ns = 0 if base_ns else target.get("handover_ns") or 0
+        spec = TargetSpec(name, tuple(each), lead_ns=lead_ns, **costs)
+        spec = reached_over(spec, base_ns, byte_ns)
         factors = {key: factors for key, (_, factors) in sizes.get(name, {}).items()}
-        devices.append(Device(spec, way_to(spec), Truth(sizes=factors)))
+        truth = Truth(handover_ns=handover_ns, sizes=factors)
+        devices.append(Device(spec, way_to(spec), truth))
     return Fleet("live", tuple(devices), notes=("targets and profiles of a running box",))
 
 
@@ -191,5 +196,5 @@ def _devices(path: Path, found: dict[str, dict[str, dict[int, tuple[int, ...]]]]
             offers = [Offer(model, "default", "table", sizes) for model, sizes in models.items()]
         except ValueError as error:
             raise FleetError(f"{path}: accelerator {device!r}: {error}") from None
-        devices.append(Device(TargetSpec(device, tuple(offers))))
+        devices.append(Device(TargetSpec(device, tuple(offers), lead_ns=0)))
     return devices

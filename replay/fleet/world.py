@@ -166,6 +166,7 @@ class FleetWorld:
         courses: By target id, for those that do not fare evenly.
         widths: By target id, for those that run several batches at once.
         request_ns: By target id, for those that share a processor with the scheduler.
+        handover_ns: By target id, for those that don't begin at once what comes.
     """
 
     def __init__(
@@ -174,12 +175,14 @@ class FleetWorld:
         courses: Mapping[str, Course],
         widths: Mapping[str, int],
         request_ns: Mapping[str, int],
+        handover_ns: Mapping[str, int],
     ) -> None:
         """Takes them as they are."""
         self._links = links
         self._courses = courses
         self._widths = widths
         self._request_ns = request_ns
+        self._handover_ns = handover_ns
 
     def width(self, target_id: str) -> int:
         """As in `World`."""
@@ -198,6 +201,10 @@ class FleetWorld:
         """As in `World`."""
         left_ns = self._freed_ns(target_id, ended_ns)
         return left_ns + self._links[target_id].back_ns(left_ns)
+
+    def handover_ns(self, target_id: str) -> int:
+        """As in `World`."""
+        return self._handover_ns.get(target_id, 0)
 
     def request_ns(self, target_id: str) -> int:
         """As in `World`."""

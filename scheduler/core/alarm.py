@@ -59,7 +59,8 @@ class Alarm:
             wanted = expiry_ns
         for target in targets:
             opens_ns = target.opens_ns()
-            sooner = opens_ns > now_ns and (wanted is None or opens_ns < wanted)
-            if sooner and target.has_slot():
+            if opens_ns is None or opens_ns <= now_ns or not target.has_slot():
+                continue
+            if wanted is None or opens_ns < wanted:
                 wanted = opens_ns
         return wanted

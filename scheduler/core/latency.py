@@ -258,6 +258,11 @@ class LatencyCurve:
         """As `predict` for a single item, by who promises nothing: no margin, no calibration."""
         return self._windows[0].quantile(1 - quantile)
 
+    def spread_ns(self, batch: int) -> int:
+        """By how much the slowest of twenty such batches takes longer than a median one."""
+        window = self._windows[bisect_left(self.batch_sizes, batch)]
+        return window.quantile(0.05) - window.quantile(0.5)
+
     def usual_rung(self) -> int:
         """Which of the batch sizes ran most of late; the smallest before any did."""
         return max(range(len(self.batch_sizes)), key=self._trail.count)

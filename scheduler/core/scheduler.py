@@ -432,6 +432,7 @@ class Scheduler:
             expected_ns,
             target.spec.transfer(size_bytes, form) + wait_ns,
             place.requests,
+            spread_ns=curve.spread_ns(size),
         )
         self._next_run_id += 1
         self.runs[run.id] = run

@@ -19,6 +19,11 @@ Tensors = tuple[str, Shapes]
 UJ_PER_KWH = 3.6e12
 """Microjoules in a kilowatt-hour."""
 
+SURE = 4
+"""A batch is sent ahead where the end of what runs is known to within so many leads. Else it would
+mostly be settled far too early what runs next: what comes meanwhile may be more urgent, or fill the
+batch, and another target may be free first. That is worth more than the lead that it saves."""
+
 
 @sealed(frozen=True, slots=True)
 class TargetSpec:
@@ -28,8 +33,9 @@ class TargetSpec:
         id: E.g. `cpu:0`.
         offers: What it can run, with measured latency.
         slots: How many batches it may hold: those that run and those that wait ahead.
-        lead_ns: How long before it becomes free the next batch is sent, so that it is never
-            idle while work waits; the time that a batch needs to get there.
+        lead_ns: How long it is idle between two batches if the second is only sent when the first
+            is known to be done. So long before it becomes free the next one is sent, unless the
+            end of what runs is too uncertain for that; see `SURE`.
         cost_per_request: What each request that runs there costs, in any unit of money.
         cost_per_s: What each second of execution there costs, in the same unit.
         remote: Whether tensors leave the box to get there.
@@ -146,6 +152,7 @@ class Run:
         requests: The batch itself.
         cancelled: Whether the target was told that nobody waits any more.
         started_ns: When it is thought to have begun, where several run at once; else None.
+        spread_ns: By how much it may take longer than `expected_ns`: nineteen of twenty don't.
     """
 
     id: int
@@ -159,6 +166,7 @@ class Run:
     requests: tuple[Request, ...] = ()
     cancelled: bool = False
     started_ns: int | None = None
+    spread_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -195,7 +203,7 @@ class TargetState:
     _head_done_ns: int = 0
     _behind_ns: int = 0
     _transfer_ns: int = 0
-    _opens_ns: int = 0
+    _opens_ns: int | None = 0
     _stale_ns: int | None = None
     _way_free_ns: int = 0
 
@@ -340,8 +348,15 @@ class TargetState:
             self._opens_ns = self.closed_until_ns
         else:
             ahead_ns = max(self.spec.lead_ns, self._transfer_ns)
-            opens_ns = self._head_done_ns + self._behind_ns - ahead_ns
-            self._opens_ns = max(opens_ns, self.closed_until_ns)
+            if self.spec.width == 1 and self._spread_ns() > SURE * ahead_ns:
+                self._opens_ns = None
+            else:
+                opens_ns = self._head_done_ns + self._behind_ns - ahead_ns
+                self._opens_ns = max(opens_ns, self.closed_until_ns)
+
+    def _spread_ns(self) -> int:
+        """How uncertain the end of what it holds is."""
+        return sum([run.spread_ns for run in self.runs.values()])
 
     def _plan_lanes(self) -> None:
         """Where several batches run at once, the next one starts when the first of them is done."""
@@ -396,13 +411,15 @@ class TargetState:
         back_ns = self.returns_ns
         return back_ns if back_ns is None or back_ns >= now_ns else 2 * now_ns - back_ns
 
-    def opens_ns(self) -> int:
+    def opens_ns(self) -> int | None:
         """When the next batch should be sent, given a slot: a lead before it was to be free.
 
         Or earlier, by as much as the last batch took to get there: tensors need time on a link.
+        None is once what runs is done, however long that takes.
         """
         return self._opens_ns
 
     def is_open(self, now_ns: int) -> bool:
         """Whether a batch should be sent now."""
-        return self._opens_ns <= now_ns and self.has_slot()
+        opens_ns = self._opens_ns
+        return opens_ns is not None and opens_ns <= now_ns and self.has_slot()

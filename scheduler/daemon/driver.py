@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ from workers.link import ModelCard, Packed
 
 _TICK_S = 0.001
 """The event loop's timers are no finer."""
+
+_LATE_NS = 500_000
+"""By so much a batch may be sent later than it was to be: timers are coarse, and deciding takes a
+moment."""
 
 log = structlog.get_logger()
 
@@ -129,6 +134,13 @@ class Driver:
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
         """The device is not on this box, or emulates one that isn't."""
         self._ways[target_id].transfer_ns = transfer_ns
+
+    def on_handover(self, target_id: str, handover_ns: int) -> None:
+        """The next batch is sent that much before the device is free, not sooner."""
+        target = self.core.targets.get(target_id)
+        if target is not None and target.up:
+            lead_ns = max(handover_ns, target.spec.transfer_ns[0]) + _LATE_NS
+            self._handle(TargetChanged(replace(target.spec, offers=(), lead_ns=lead_ns)))
 
     def on_catalog(
         self, target_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True

@@ -118,6 +118,9 @@ class LinkListener(Protocol):
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
         """How long a batch takes to a device: for the message, and for each byte."""
 
+    def on_handover(self, target_id: str, handover_ns: int) -> None:
+        """How long a device stands idle where a batch is sent once the one before it is back."""
+
     def on_up(self, spec: TargetSpec) -> None:
         """A target is ready; it runs nothing."""
 

@@ -58,6 +58,7 @@ def about(target: TargetState | None) -> dict[str, Any]:
             "calibration": [],
             "sizes": [],
             "transfer_ns": (0, 0.0),
+            "lead_ns": 0,
             "costs": {},
         }
     spec = target.spec
@@ -75,6 +76,7 @@ def about(target: TargetState | None) -> dict[str, Any]:
             for offer, known in target.sizes()
         ],
         "transfer_ns": (spec.transfer_ns[0], amount(spec.transfer_ns[1])),
+        "lead_ns": spec.lead_ns,
         "costs": {
             "cost_per_request": spec.cost_per_request,
             "cost_per_s": spec.cost_per_s,

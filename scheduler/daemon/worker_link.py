@@ -15,6 +15,7 @@ import structlog
 
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
+from scheduler.daemon.handover import Handover
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.standing import why_silent
 from scheduler.daemon.submission import Submission
@@ -64,6 +65,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._sizes: dict[int, int] = {}
+        self._handover = Handover()
         self._ending = ""
         self._silent: float = 0
         self._stood: Standing | None = None
@@ -81,6 +83,7 @@ class WorkerLink(asyncio.BufferedProtocol):
                 continue
             self._reader = FrameReader(LINK_LIMITS)
             self._sizes.clear()
+            self._handover = Handover()
             self._ending = ""
             self._silent = -math.inf  # until it has said something: its libraries load for long
             self._lost.clear()
@@ -104,11 +107,13 @@ class WorkerLink(asyncio.BufferedProtocol):
     # -- sending
 
     def describe(self) -> dict[str, Any]:
-        """The worker's process."""
-        return {"pid": self.pid}
+        """The worker's process, and how long it stands idle between two batches."""
+        return {"pid": self.pid, "handover_ns": self._handover.usual_ns}
 
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
         """Sends a batch, whose items all have the same tensors but for the length of texts."""
+        if not self._sizes:
+            self._handover.sent(dispatch.run_id)
         self._sizes[dispatch.run_id] = len(batch)
         specs, bodies = alike([(submission.specs, submission.body) for submission in batch])
         header = {
@@ -184,9 +189,12 @@ class WorkerLink(asyncio.BufferedProtocol):
     def _hear(self, header: Header, body: Body | None) -> None:
         match header["t"]:
             case "done":
-                run_id = header["id"]
+                run_id, execute_ns = header["id"], header["execute_ns"]
                 results = results_from(header, body, self._sizes.pop(run_id))
-                self._listener.on_done(run_id, results, header["execute_ns"])
+                is_news = self._handover.done(run_id, execute_ns)
+                self._listener.on_done(run_id, results, execute_ns)
+                if is_news and self._handover.usual_ns is not None:
+                    self._listener.on_handover(self.device_id, self._handover.usual_ns)
             case "not_run":
                 self._sizes.pop(header["id"])
                 self._listener.on_not_run(header["id"], header["reason"])

@@ -422,6 +422,16 @@ def test_it_wakes_up_to_send_the_next_batch_ahead(box):
     assert sent.request_ids == (2,)
 
 
+def test_what_runs_next_is_settled_late_where_an_end_is_uncertain(box):
+    """So what comes meanwhile, and is more urgent, goes first."""
+    box.handle(TargetUp(target("cpu:0", offer(base_ms=39, sizes=(1,), spread=0.2))), 0)
+    submit(box, request(1, 500))
+    assert of(Dispatch, submit(box, request(2, 400), at_ms=1)) == []
+    assert of(Dispatch, submit(box, request(3, 300), at_ms=42)) == []
+    (sent,) = of(Dispatch, box.handle(BatchDone(1), 45 * MS))
+    assert sent.request_ids == (3,)
+
+
 def test_expiries_of_what_has_ended_are_not_kept():
     """One request that stays would keep all that expire after it."""
     scheduler = Scheduler(POLICIES["edf"]())

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.core.latency import Calibration
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import Run, TargetSpec, TargetState
+from scheduler.core.targets import SURE, Run, TargetSpec, TargetState
 from tests.core.world import MS, offer, target
 
 FIVE = offer(base_ms=5, item_ms=0)
@@ -199,6 +199,27 @@ def test_the_next_batch_leaves_as_long_before_as_the_last_one_took_to_get_there(
     assert state.opens_ns() == done_ns - 2 * MS
     state.begin(replace(run(2, 100), transfer_ns=30 * MS))
     assert state.opens_ns() == state.free_ns(100 * MS) - 30 * MS
+
+
+def test_nothing_is_sent_ahead_of_an_end_that_is_uncertain():
+    """The longer a batch may take, the more is known once it is done: how much is `SURE`."""
+    busy = TargetState(replace(target(slots=3), lead_ns=2 * MS))
+    busy.begin(replace(run(1, 0), spread_ns=SURE * 2 * MS))
+    assert busy.opens_ns() == 3 * MS
+    busy.begin(replace(run(2, 3), spread_ns=1))
+    assert busy.opens_ns() is None
+    assert not busy.is_open(100 * MS)
+    busy.end(busy.runs[1], 5 * MS, started=True)
+    assert busy.is_open(8 * MS)
+    busy.end(busy.runs[2], 9 * MS, started=True)
+    assert busy.is_open(9 * MS)
+
+
+def test_where_several_run_at_once_the_first_end_counts():
+    wide = TargetState(replace(target(slots=3), width=2))
+    for number in (1, 2):
+        wide.begin(replace(run(number, 0), spread_ns=100 * MS))
+    assert wide.is_open(5 * MS)
 
 
 @pytest.mark.parametrize(

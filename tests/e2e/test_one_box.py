@@ -174,6 +174,13 @@ def test_frames_are_answered_in_their_order(client: Client) -> None:
     assert [result["y"][0] for result in answers] == list(range(50))
 
 
+def test_how_long_a_device_needs_between_two_batches_is_measured(client: Client) -> None:
+    for value in range(20):
+        client.infer("relu", {"x": np.full(3, value, np.float32)}, deadline_ms=1000)
+    (device,) = client.status()["targets"]
+    assert 0 < device["handover_ns"] < device["lead_ns"]
+
+
 def test_large_bodies_are_counted_only_while_they_come_in(client: Client) -> None:
     frame = np.ones(9_000, np.float32)  # so large that a read may bring parts of two
     answers = client.map("wide", [frame] * 200, deadline_ms=20_000)

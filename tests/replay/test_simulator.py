@@ -238,6 +238,9 @@ class Slow:
     def request_ns(self, target_id: str) -> int:
         return 0
 
+    def handover_ns(self, target_id: str) -> int:
+        return 0
+
 
 def single(slots: int = 1, width: int = 1) -> TargetSpec:
     offer = Offer("m", "v", "runtime", {1: (10 * MS,)})

@@ -240,6 +240,19 @@ def test_what_is_generated_takes_as_long_as_was_measured():
     assert takes_ns(run, RequestClass("m", shapes=((1_000,),))) == 40 * MS
 
 
+def test_an_idle_device_takes_as_long_to_begin_as_is_said():
+    """One that is busy has its next batch by then, if that is sent ahead."""
+    at_once = [Arrival(0, M, 500 * MS)] * 3
+    assert [e.at_ns for e in play(fleet(), at_once)] == [10 * MS, 20 * MS, 30 * MS]
+    slow = fleet(ONE.replace("slots: 1", "slots: 1, handover_ms: 2"))
+    assert slow.targets()[0].lead_ns == 2 * MS
+    assert [e.at_ns for e in play(slow, at_once)] == [12 * MS, 24 * MS, 36 * MS]
+    ahead = fleet(ONE.replace("slots: 1", "slots: 2, handover_ms: 2"))
+    assert [e.at_ns for e in play(ahead, at_once)] == [12 * MS, 22 * MS, 32 * MS]
+    late = fleet(ONE.replace("slots: 1", "slots: 2, handover_ms: 2, lead_ms: 0"))
+    assert late.targets()[0].lead_ns == 0
+
+
 def test_what_a_box_says_of_its_models_becomes_a_fleet():
     latency = {"1": {"p50": 2.0, "p95": 3.0}, "4": {"p50": 5.0, "p95": 5.0}}
     place = {
@@ -250,20 +263,24 @@ def test_what_a_box_says_of_its_models_becomes_a_fleet():
         "energy_uj": {"4": 900},
     }
     said = {"models": [{"name": "m", "variants": [{"name": "int8", "targets": [place]}]}]}
-    status: Any = {"targets": [{"id": "cpu:0", "transfer_ns": [0, 0.0]}]}
-    (target,) = fleet_of_models(json.loads(json.dumps(said)), status).targets()
-    assert target == TargetSpec("cpu:0", target.offers)
+    told = {"id": "cpu:0", "transfer_ns": [0, 0.0], "lead_ns": MS, "handover_ns": 200_000}
+    status: Any = {"targets": [told]}
+    (device,) = fleet_of_models(json.loads(json.dumps(said)), status).devices
+    assert device.truth.handover_ns == 200_000
+    target = device.spec
+    assert target == TargetSpec("cpu:0", target.offers, lead_ns=MS)
     assert target.offers[0].energy_uj == {4: 900}
     (offer,) = target.offers
     assert (offer.runtime, offer.variant, offer.accuracy) == ("openvino", "int8", 0.9)
     assert sorted(offer.latency_ns) == [1, 4]
     with pytest.raises(FleetError, match="measured nothing yet"):
         fleet_of_models({"models": []}, status)
-    status["targets"][0] |= {"transfer_ns": [3 * MS, 0.5], "costs": {"cost_per_kwh": 0.3}}
+    far = {"transfer_ns": [3 * MS, 0.5], "lead_ns": 4 * MS, "costs": {"cost_per_kwh": 0.3}}
+    status["targets"][0] |= far
     (device,) = fleet_of_models(said, status).devices
     assert (device.spec.remote, device.spec.transfer_ns) == (True, (3 * MS, 0.5))
     assert device.spec.cost_per_kwh == 0.3
-    assert device.spec.lead_ns == target.lead_ns + 3 * MS
+    assert (device.spec.lead_ns, device.truth.handover_ns) == (4 * MS, 0)
     assert device.link == Link(3 * MS, 0.5)
 
 
