@@ -28,7 +28,6 @@ from benchmarks.doors import (
     SMALL,
     BareHttp,
     binary_body,
-    free_port,
     measure_program,
     over_http,
     throughput,
@@ -36,6 +35,7 @@ from benchmarks.doors import (
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.other_servers import RAY_SERVE
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 
 PATH = "/v2/models/noop/infer"

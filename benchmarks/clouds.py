@@ -34,7 +34,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.doors import free_port
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import prefer_all
 
 READY_S = 90.0

@@ -34,6 +34,7 @@ import numpy as np
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.other_servers import LITSERVE, MOSEC, RAY_SERVE, program
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 
 SMALL = np.zeros(16, np.float32)
@@ -43,13 +44,6 @@ IN_FLIGHT, SECONDS = 64, 4.0
 READY_S = 60
 
 Ask = Callable[[], object]
-
-
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class BareHttp:

@@ -30,9 +30,10 @@ import grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
-from benchmarks.doors import SMALL, binary_body, free_port
+from benchmarks.doors import SMALL, binary_body
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 from scheduler import Client, LaxityError
 

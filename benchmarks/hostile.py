@@ -25,10 +25,11 @@ from typing import Any
 
 import psutil
 
-from benchmarks.doors import SMALL, BareHttp, binary_body, free_port
+from benchmarks.doors import SMALL, BareHttp, binary_body
 from benchmarks.figures import write_figures
 from benchmarks.half_calls import HalfCalls
 from benchmarks.noop import make_models
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 from scheduler.tenants import hash_of, new_token
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 import configs
-from benchmarks.doors import free_port
 from benchmarks.figures import write_figures
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 
 MODELS = Path(configs.__file__).parent / "models"

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+
+from benchmarks.ports import free_port
 
 
 def redis_binary() -> str | None:
@@ -39,9 +40,7 @@ class RedisServer:
     def __init__(self, *options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="laxity-redis-"))
         self.socket = self.folder / "s"
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port = taken.getsockname()[1]
+        self.port = free_port()
         self.options = options
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.start()

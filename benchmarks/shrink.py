@@ -27,8 +27,8 @@ import onnxruntime
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.doors import free_port
 from benchmarks.figures import write_figures
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 from replay.links import LinkEmulator, OneWay
 from scheduler.config.cloud import CloudConfig

@@ -34,8 +34,8 @@ import psutil
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
-from benchmarks.doors import free_port
 from benchmarks.figures import write_figures
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 from scheduler import Client, LaxityError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.cloud import spawned_cloud
 from benchmarks.clouds import OtherCloud
-from benchmarks.doors import free_port
+from benchmarks.ports import free_port
 from benchmarks.spawned_agent import prefer_all, spawned_agent
 
 FAST = {"base_ms": 3.0, "per_item_ms": 1.0, "jitter": 0.02}

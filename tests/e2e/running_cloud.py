@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from benchmarks.doors import free_port
+from benchmarks.ports import free_port
 from scheduler.tenants import new_token
 from tests.e2e.running_agent import marked, processes_of
 

@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from benchmarks.clouds import OtherCloud, interpreter
-from benchmarks.doors import free_port
+from benchmarks.ports import free_port
 from scheduler.tenants import new_token
 from tests.e2e.clouds.models import make_repository
 from tests.e2e.running_agent import RunningAgent
