@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import exp
 
 from replay.simulator import Arrival
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 HOT, COLD = 0.4, 0.05
 """The temperature at first and at last, in requests."""

@@ -26,7 +26,7 @@ from scheduler.core.events import BatchDone, Event, Submitted, TargetUp
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 MS = 1_000_000
 QUEUED = 1_000

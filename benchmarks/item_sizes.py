@@ -24,7 +24,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.sizes import least_elements, step_of
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 MS = 1_000_000
 SHORTEST, LONGEST = 10, 4_000

@@ -32,7 +32,7 @@ from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 MS = 1_000_000
 SIZES = (1, 2, 4)

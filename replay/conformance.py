@@ -33,7 +33,7 @@ from scheduler.core.policy import (
 )
 from scheduler.core.requests import Request, RequestClass, Shapes
 from scheduler.core.scheduler import Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 MS = 1_000_000
 

@@ -37,7 +37,8 @@ from scheduler.core.events import (
 )
 from scheduler.core.policy import Policy
 from scheduler.core.scheduler import Scheduler
-from scheduler.core.targets import TargetSpec, TargetState
+from scheduler.core.target_specs import TargetSpec
+from scheduler.core.targets import TargetState
 from scheduler.journal_format import Entry, Gap, JournalledPolicy, fingerprint
 
 __all__ = [

@@ -28,7 +28,8 @@ from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.sizes import SizedCurve, SizedCurves
-from scheduler.core.targets import Run, TargetSpec, TargetState
+from scheduler.core.target_specs import TargetSpec
+from scheduler.core.targets import Run, TargetState
 
 MakePolicy = Callable[[], Policy]
 

@@ -24,7 +24,7 @@ from scheduler.core.commands import Command, Dispatch
 from scheduler.core.events import BatchDone, BatchFailed, Event, Submitted, TargetDown, TargetUp
 from scheduler.core.requests import Request, Shapes
 from scheduler.core.sizes import step_of
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.journal_format import Gap
 
 ENOUGH = 16

@@ -24,7 +24,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Policy
 from scheduler.core.requests import DEFAULT_PRIORITY, Request, RequestClass
 from scheduler.core.scheduler import Limits, Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.core.values import value
 
 if TYPE_CHECKING:

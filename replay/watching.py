@@ -11,7 +11,8 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import Scheduler
-from scheduler.core.targets import TargetSpec, TargetState
+from scheduler.core.target_specs import TargetSpec
+from scheduler.core.targets import TargetState
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 """The promises whose keeping is measured."""

@@ -25,7 +25,7 @@ from replay.caller import Caller
 from replay.fleet.model import Device, Fleet, Truth
 from replay.fleet.world import Tempo
 from replay.simulator import Arrival
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, M, offer
 
 FLEET = Fleet("f", (Device(TargetSpec("cpu:0", (offer("detect"), offer("segment"), offer("m")))),))

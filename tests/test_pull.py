@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from scheduler.cli.main import app
 from scheduler.core.events import TargetUp
 from scheduler.core.offers import Offer
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.driver import Driver
 from scheduler.errors import InvalidInput, ModelNotFound, Unauthorized, Unavailable
 from scheduler.ingress.model_shelf import ModelShelf

@@ -20,7 +20,7 @@ from replay.bound.model import (
     make_fleet,
 )
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 _COARSER = 1.5
 _OPTIMAL = 0

@@ -23,7 +23,7 @@ from replay.bound.prices import Demand, price_list
 from replay.bound.refine import refine
 from replay.bound.timeline import Prices
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 _SHARE_OF_LONG = 0.99
 

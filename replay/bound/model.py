@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

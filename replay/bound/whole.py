@@ -22,7 +22,7 @@ from replay.bound.model import (
     make_fleet,
 )
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 _STEPS = 400_000
 """So many steps of time there are at most, unless the shortest service time is below one."""

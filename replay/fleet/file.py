@@ -33,7 +33,7 @@ from replay.links import open_links
 from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
 from scheduler.config.types import Count, Positive
 from scheduler.core.offers import Offer
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 _MS = 1e6
 _S = 1e9

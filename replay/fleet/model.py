@@ -35,7 +35,7 @@ from scheduler.core.names import did_you_mean
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.sizes import factor_at, step_of
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 SAMPLES = 32
 """So many evenly spaced quantiles stand for a measured latency."""

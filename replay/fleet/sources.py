@@ -15,7 +15,7 @@ from replay.readers.columns import header_cells
 from replay.readers.lines import shown
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Shapes
-from scheduler.core.targets import TargetSpec, reached_over
+from scheduler.core.target_specs import TargetSpec, reached_over
 
 CONNECT_TIMEOUT_S = 2.0
 JOURNAL = ".journal"

@@ -8,7 +8,7 @@ from dataclasses import field
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Policy
 from scheduler.core.requests import Request
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.core.values import sealed, value
 
 

@@ -1,139 +1,21 @@
-"""Where batches can be sent, and what each place is doing now."""
+"""What each target is doing now, and when it takes the next batch."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from scheduler.core.forms import Form
 from scheduler.core.latency import Calibration, LatencyCurve
 from scheduler.core.offers import Offer
-from scheduler.core.requests import Request, RequestClass, Shapes
+from scheduler.core.requests import Request, RequestClass
 from scheduler.core.sizes import SizedCurves
-from scheduler.core.values import sealed
-
-Tensors = tuple[str, Shapes]
-"""A model and the shapes of a request's inputs, as in `RequestClass`; all such are of one size."""
-
-UJ_PER_KWH = 3.6e12
-"""Microjoules in a kilowatt-hour."""
+from scheduler.core.target_specs import TargetSpec
 
 SURE = 4
 """A batch is sent ahead where the end of what runs is known to within so many leads. Else it would
 mostly be settled far too early what runs next: what comes meanwhile may be more urgent, or fill the
 batch, and another target may be free first. That is worth more than the lead that it saves."""
-
-
-@sealed(frozen=True, slots=True)
-class TargetSpec:
-    """A target as it announces itself.
-
-    Attributes:
-        id: E.g. `cpu:0`.
-        offers: What it can run, with measured latency.
-        slots: How many batches it may hold: those that run and those that wait ahead.
-        lead_ns: How long it is idle between two batches if the second is only sent when the first
-            is known to be done. So long before it becomes free the next one is sent, unless the
-            end of what runs is too uncertain for that; see `SURE`.
-        cost_per_request: What each request that runs there costs, in any unit of money.
-        cost_per_s: What each second of execution there costs, in the same unit.
-        remote: Whether tensors leave the box to get there.
-        width: How many of its batches truly run at once; 1 where they run one after the other.
-        transfer_ns: How long a batch takes to get there: for the message itself, and for each
-            byte of its tensors. Two numbers, of which the second may be a fraction.
-        peer: Whether it is another box's scheduler: what is known of it is a report of some age,
-            and others send there too.
-        too_large: Requests with such tensors are more than it takes, in bytes or in money.
-        cost_per_kwh: What a kilowatt-hour costs there, in the same unit.
-        forms: The smaller forms that inputs may have on the way there; those of each model in its
-            owner's order of preference.
-
-    Raises:
-        ValueError: It could never run anything.
-    """
-
-    id: str
-    offers: tuple[Offer, ...] = ()
-    slots: int = 2
-    lead_ns: int = 1_000_000
-    cost_per_request: float = 0.0
-    cost_per_s: float = 0.0
-    remote: bool = False
-    width: int = 1
-    transfer_ns: tuple[int, float] = (0, 0.0)
-    peer: bool = False
-    too_large: tuple[Tensors, ...] = ()
-    cost_per_kwh: float = 0.0
-    forms: tuple[Form, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuses what could never run anything."""
-        if self.slots < 1 or self.lead_ns < 0:
-            raise ValueError(f"target {self.id!r} needs slots of 1 or more and a lead of 0 or more")
-        if not 1 <= self.width <= self.slots:
-            raise ValueError(f"target {self.id!r} needs a width from 1 to its {self.slots} slots")
-        costs = self.cost_per_request, self.cost_per_s, self.cost_per_kwh
-        if min(*self.transfer_ns, *costs) < 0:
-            raise ValueError(f"target {self.id!r}: costs and transfer times are 0 or more")
-
-    @property
-    def is_paid(self) -> bool:
-        """Whether somebody sends a bill for what runs there, as a cloud does.
-
-        Energy is none: what a device draws is a reason to prefer another, not to spare it.
-        """
-        return bool(self.cost_per_request or self.cost_per_s)
-
-    @property
-    def is_dear(self) -> bool:
-        """Whether what runs there may cost what it does not elsewhere: money, or precision."""
-        return self.is_paid or bool(self.forms)
-
-    def cost(self, requests: int, execution_ns: int, energy_uj: float) -> float:
-        """What a batch there costs, with the energy that `Offer.energy` tells of it."""
-        energy = self.cost_per_kwh * energy_uj / UJ_PER_KWH
-        return self.cost_per_request * requests + self.cost_per_s * execution_ns / 1e9 + energy
-
-    def transfer(self, size_bytes: int, form: Form | None = None) -> int:
-        """How long tensors of that size take to get there, in nanoseconds."""
-        return self.transfer_ns[0] + self.carry_ns(size_bytes, form)
-
-    def carry_ns(self, size_bytes: int, form: Form | None = None) -> int:
-        """The same without what a message takes that has none: the time of their bytes alone."""
-        byte_ns = self.transfer_ns[1]
-        if form is not None:
-            byte_ns = byte_ns * form.share + form.byte_ns
-        return int(byte_ns * size_bytes)
-
-    def forms_for(self, kind: RequestClass) -> tuple[Form, ...]:
-        """The smaller forms that requests of a class may have."""
-        if kind.exact or not self.forms:
-            return ()
-        return tuple([form for form in self.forms if form.model == kind.model])
-
-    def form_named(self, model: str, name: str) -> Form | None:
-        """The form of a model that has a name; None where there is none."""
-        return next((f for f in self.forms if f.model == model and f.name == name), None)
-
-    def quickest_ns(self, kind: RequestClass, size_bytes: int) -> int:
-        """The time of the bytes of tensors of a class, in whatever form is the quickest."""
-        as_it_is_ns = self.carry_ns(size_bytes)
-        if not self.forms:
-            return as_it_is_ns
-        forms_ns = [self.carry_ns(size_bytes, form) for form in self.forms_for(kind)]
-        return min([as_it_is_ns, *forms_ns])
-
-
-def reached_over(spec: TargetSpec, base_ns: int, byte_ns: float) -> TargetSpec:
-    """The same target at the other end of a way that takes so long, for a message and per byte.
-
-    The next batch leaves as much earlier. A way that takes no time changes nothing.
-    """
-    if not base_ns and not byte_ns:
-        return spec
-    lead_ns = spec.lead_ns + base_ns
-    return replace(spec, remote=True, lead_ns=lead_ns, transfer_ns=(base_ns, byte_ns))
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Policy
 from scheduler.core.requests import Request
 from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
-from scheduler.core.targets import TargetSpec, reached_over
+from scheduler.core.target_specs import TargetSpec, reached_over
 from scheduler.daemon.answering import Pending, Results, answer_of
 from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
-from scheduler.core.targets import UJ_PER_KWH, TargetSpec
+from scheduler.core.target_specs import UJ_PER_KWH, TargetSpec
 from scheduler.daemon.figures import amount
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.ending import end_tasks
 from scheduler.daemon.submission import Submission
 from workers.link import ModelCard, Packed

@@ -10,7 +10,7 @@ from scheduler.core.forms import Form
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Shapes
-from scheduler.core.targets import TargetSpec, Tensors
+from scheduler.core.target_specs import TargetSpec, Tensors
 from scheduler.journal_format.words import (
     MAGIC,
     REST_NAMES,

@@ -27,7 +27,7 @@ from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import View
 from scheduler.core.requests import Request
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 MAGIC = b"laxity-journal 2\n"
 """The first bytes of a file; the number is that of the format."""

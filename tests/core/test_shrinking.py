@@ -21,7 +21,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Place, View
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, of, offer, request, submit, target
 
 A = RequestClass("a")

@@ -6,7 +6,8 @@ import pytest
 
 from scheduler.core.latency import Calibration
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import SURE, Run, TargetSpec, TargetState
+from scheduler.core.target_specs import TargetSpec
+from scheduler.core.targets import SURE, Run, TargetState
 from tests.core.world import MS, offer, target
 
 FIVE = offer(base_ms=5, item_ms=0)

@@ -10,7 +10,8 @@ from scheduler.core.events import TargetChanged, TargetUp
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import View
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import Run, TargetSpec, TargetState
+from scheduler.core.target_specs import TargetSpec
+from scheduler.core.targets import Run, TargetState
 from scheduler.core.two_choices import nearest_first
 from tests.core.world import MS, of, offer, outcomes, request, submit, target
 

@@ -11,7 +11,7 @@ from scheduler.core.commands import CancelRun, Dispatch, WakeAt
 from scheduler.core.events import BatchDone, Cancelled
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Request, RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 REQUEST = Request(1, RequestClass("m"), 5, weight=2.0)
 

@@ -11,7 +11,7 @@ from scheduler.core.events import Submitted
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 C = TypeVar("C", bound=Command)
 MS = 1_000_000

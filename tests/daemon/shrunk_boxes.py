@@ -21,7 +21,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import Signature, TensorSpec
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.cloud.dialing import cloud_link, endpoint_of
 from scheduler.daemon.cloud.endpoint import Endpoint
 from scheduler.daemon.driver import Driver

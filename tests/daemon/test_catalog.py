@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from scheduler.core.offers import Offer
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.driver import Driver
 from tests.neighbours.boxes import card

@@ -35,7 +35,7 @@ from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
-from scheduler.core.targets import TargetSpec, Tensors
+from scheduler.core.target_specs import TargetSpec, Tensors
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds, open_part
 from scheduler.daemon.submission import Submission

@@ -10,7 +10,7 @@ from typing import Any
 
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.submission import Submission
 from scheduler.ingress.turns import TURN_MESSAGES
 from scheduler.wire import encode

@@ -13,7 +13,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import Signature, TensorSpec
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions

@@ -10,7 +10,7 @@ import replay.conformance
 from policies.goodput import Goodput
 from replay.laws import Watch
 from scheduler.core.events import BatchDone, TargetUp
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, offer, request, submit, target
 from tests.policies.test_wrappers import sent
 

@@ -25,7 +25,7 @@ from scheduler.core.events import BatchDone, Submitted, TargetUp, Woken
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
 from scheduler.core.scheduler import PolicyFailed, Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
 
 CLOUD = replace(

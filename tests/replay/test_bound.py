@@ -20,7 +20,7 @@ from replay.bound.whole import _search
 from replay.simulator import Arrival, Simulator
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 MS = 1_000_000
 A, B = RequestClass("a"), RequestClass("b")

@@ -21,7 +21,7 @@ from scheduler.core.events import BatchDone, Event, Submitted, TargetDown, Targe
 from scheduler.core.limits import Limits
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.sizes import step_of
-from scheduler.core.targets import TargetSpec, reached_over
+from scheduler.core.target_specs import TargetSpec, reached_over
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.journal_format import Gap
 from tests.core.world import MS, M, offer

@@ -14,7 +14,7 @@ from policies import make_policy
 from replay.simulator import Arrival, Simulator
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 MS = 1_000_000
 MEAN_MS = 10.0

@@ -17,7 +17,7 @@ from scheduler.core.events import TargetDown, TargetUp
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass, Shapes
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 
 MS = 1_000_000
 M = RequestClass("m")

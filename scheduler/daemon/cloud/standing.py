@@ -11,7 +11,7 @@ import structlog
 from scheduler.config.cloud import CloudConfig
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.cloud.latencies import Latencies
 from scheduler.daemon.cloud.till import Till
 from scheduler.daemon.link import LinkListener

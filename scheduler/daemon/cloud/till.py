@@ -12,7 +12,7 @@ import structlog
 
 from scheduler.config.cloud import CloudConfig
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import Tensors
+from scheduler.core.target_specs import Tensors
 from scheduler.daemon.cloud.endpoint import ANSWERED, NOT_RUN, RemoteError
 from scheduler.daemon.ways.purse import Purse
 from scheduler.daemon.ways.sizes import MOST

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.core.forms import Form
 from scheduler.core.offers import Offer
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.figures import milliseconds
 from scheduler.daemon.neighbours.report import Row, room_for
 from scheduler.daemon.ways.sizes import RefusedSizes

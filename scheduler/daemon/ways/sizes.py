@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import Tensors
+from scheduler.core.target_specs import Tensors
 
 MOST = 64
 """What was refused before the last so many is tried again."""

@@ -16,7 +16,7 @@ from scheduler.core.events import BatchDone, Event, Submitted, TargetUp
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, of, offer, request, target
 
 SHORT, LONG, FRAME, TABLE = map(RequestClass, ("short", "long", "frame", "table"))

@@ -22,7 +22,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import View, quantile_of, quantiles_of
 from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import Scheduler
-from scheduler.core.targets import TargetSpec
+from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, M, offer, request, target
 
 STEADY = Offer("m", "v", "runtime", {1: (4 * MS,)}, 0)

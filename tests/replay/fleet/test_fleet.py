@@ -24,7 +24,8 @@ from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.sizes import step_of
-from scheduler.core.targets import Run, TargetSpec, TargetState
+from scheduler.core.target_specs import TargetSpec
+from scheduler.core.targets import Run, TargetState
 from scheduler.daemon.status import about
 
 MS, S = 1_000_000, 1_000_000_000
