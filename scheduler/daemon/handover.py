@@ -48,19 +48,19 @@ class Handover:
         """A batch goes to the worker, which has no other."""
         self._sent = run_id, self._clock_ns()
 
-    def done(self, run_id: int, execute_ns: int) -> bool:
-        """A batch is back that ran so long; whether what is usual is news."""
+    def done(self, run_id: int, execute_ns: int) -> int | None:
+        """A batch is back that ran so long; what is usual now, in ns, where that is news."""
         if self._sent is None or self._sent[0] != run_id:
-            return False
+            return None
         now_ns = self._clock_ns()
         self._taken_ns.append(now_ns - self._sent[1] - execute_ns)
         self._sent = None
-        if len(self._taken_ns) < ENOUGH:
-            return False
-        usual_ns, before_ns = max(LEAST_NS, round(median(self._taken_ns))), self.usual_ns
-        if before_ns is not None:
-            is_same = before_ns / MATERIAL < usual_ns < before_ns * MATERIAL
-            if is_same or now_ns - self._told_ns < TELL_NS:
-                return False
+        before_ns = self.usual_ns
+        is_soon = before_ns is not None and now_ns - self._told_ns < TELL_NS
+        if is_soon or len(self._taken_ns) < ENOUGH:
+            return None
+        usual_ns = max(LEAST_NS, round(median(self._taken_ns)))
+        if before_ns is not None and before_ns / MATERIAL < usual_ns < before_ns * MATERIAL:
+            return None
         self.usual_ns, self._told_ns = usual_ns, now_ns
-        return True
+        return usual_ns

@@ -191,10 +191,10 @@ class WorkerLink(asyncio.BufferedProtocol):
             case "done":
                 run_id, execute_ns = header["id"], header["execute_ns"]
                 results = results_from(header, body, self._sizes.pop(run_id))
-                is_news = self._handover.done(run_id, execute_ns)
+                news_ns = self._handover.done(run_id, execute_ns)
                 self._listener.on_done(run_id, results, execute_ns)
-                if is_news and self._handover.usual_ns is not None:
-                    self._listener.on_handover(self.device_id, self._handover.usual_ns)
+                if news_ns is not None:
+                    self._listener.on_handover(self.device_id, news_ns)
             case "not_run":
                 self._sizes.pop(header["id"])
                 self._listener.on_not_run(header["id"], header["reason"])

@@ -21,8 +21,9 @@ def batches(handover: Handover, clock: Clock, took_ns: int, count: int) -> list[
     for run_id in range(count):
         handover.sent(run_id)
         clock.now_ns += 5 * MS + took_ns
-        if handover.done(run_id, 5 * MS):
-            told.append(handover.usual_ns or 0)
+        if (usual_ns := handover.done(run_id, 5 * MS)) is not None:
+            assert handover.usual_ns == usual_ns
+            told.append(usual_ns)
     return told
 
 
@@ -52,7 +53,7 @@ def test_one_that_was_sent_behind_another_says_nothing():
     for run_id in range(0, 100, 2):
         handover.sent(run_id)
         clock.now_ns += 90 * MS
-        assert not handover.done(run_id + 1, 5 * MS)
+        assert handover.done(run_id + 1, 5 * MS) is None
     assert handover.usual_ns is None
 
 
