@@ -2,15 +2,18 @@
 
 Who counts on the time in which 95 of 100 batches are done keeps nearly every promise, and refuses
 what has less time than that. Where latency has a long tail that is several times what most batches
-take, so nearly everything is refused of which most would be in time. If what is left of a budget
-when a batch starts is anything between nothing and all of it, then of such requests the share
+take, so nearly everything is refused of which most would be in time. And where batches pay, what is
+near a deadline goes in small ones, which is time that all others miss. If what is left of a budget
+when a batch starts is anything between nothing and all of it, then of such requests so many are in
+time per time:
 
-    q * max(0, 1 - latency at q / budget)
+    (SPARE + q) / (SPARE + 1)  *  max over batch sizes of  rate * max(0, 1 - latency at q / budget)
 
-is in time: the first factor is how many promises are kept, the second for how many one is given.
-That quantile q of `CHOICES` is taken with which this is most, over the budgets that were asked for
-lately, and over the targets by how many batches each does in a time. So a slow device whose latency
-spreads is not gambled with where a steady one does most of the work.
+The first factor is how many promises are kept, since few start at the last moment at which they
+are still promised; the second for how many one is given, in batches that save time or in small
+ones that leave some. That quantile q of `CHOICES` is taken with which this is most, over the
+budgets that were asked for lately, and over the targets. So a slow device whose latency spreads
+is not gambled with where a steady one does most of the work.
 
 Where there are others, who are paid for or are other boxes, the surest is counted on: they get what
 is not sure here.
@@ -28,8 +31,11 @@ from scheduler.core.requests import Request, RequestClass
 CHOICES = (0.95, 0.8, 0.5)
 """The surest first. At less than a half it would be predicted to miss."""
 
-MARGIN = 1.15
+MARGIN = 1.03
 """So much better is one that is less sure."""
+
+SPARE = 2
+"""For each request that starts at the last moment so many start well before it."""
 
 EVERY_NS = 250_000_000
 """How often it is asked for a class whether another would be better."""
@@ -109,14 +115,30 @@ class Odds:
         in_time = [0.0] * len(CHOICES)
         for curve, way_ns, width in offered:
             rung = curve.usual_rung()
-            median = curve.ladder(CHOICES[-1]).latency_ns
+            median = curve.ladder(CHOICES[-1])
             for number, quantile in enumerate(CHOICES):
-                spread = curve.ladder(quantile).latency_ns[rung] / median[rung]
-                takes_ns = way_ns + spread * median[0]
-                promised = [1 - takes_ns / ns for ns in budgets_ns if ns > takes_ns]
-                in_time[number] += quantile * sum(promised) * width / median[0]
+                spread = curve.ladder(quantile).latency_ns[rung] / median.latency_ns[rung]
+                takes_ns = [way_ns + spread * ns for ns in median.latency_ns]
+                promised = sum([_promised(ns, takes_ns, median.rate) for ns in budgets_ns])
+                in_time[number] += (SPARE + quantile) / (SPARE + 1) * promised * width
         best = 0
         for number, each in enumerate(in_time):
             if each > MARGIN * in_time[best]:
                 best = number
         return CHOICES[best]
+
+
+def _promised(budget_ns: int, takes_ns: list[float], rate: tuple[float, ...]) -> float:
+    """How many requests with a budget are promised to be in time, per nanosecond.
+
+    Args:
+        budget_ns: The budget.
+        takes_ns: By batch size, ascending, how long a batch is taken to need.
+        rate: By batch size how many requests are done per nanosecond.
+    """
+    most = 0.0
+    for needed_ns, per_ns in zip(takes_ns, rate, strict=True):
+        if needed_ns >= budget_ns:
+            break
+        most = max(most, per_ns * (1 - needed_ns / budget_ns))
+    return most

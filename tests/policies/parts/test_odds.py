@@ -9,7 +9,7 @@ import pytest
 
 from policies.goodput import Everywhere, Goodput
 from policies.hedge import Hedged
-from policies.parts.odds import CHOICES, EVERY_NS, MARGIN, RECENT, Odds
+from policies.parts.odds import CHOICES, EVERY_NS, MARGIN, RECENT, SPARE, Odds
 from policies.spill import Spill
 from replay.laws import watched
 from replay.simulator import Arrival, Simulator
@@ -61,10 +61,13 @@ def test_it_is_less_sure_where_that_refuses_less_than_it_breaks(
 
 def test_it_is_the_one_with_which_most_would_be_in_time() -> None:
     """By the formula: the share of promises that is kept, times that of what is promised."""
+    kept = [(SPARE + q) / (SPARE + 1) for q in CHOICES]
     spread = tuple(int(ms * MS) for ms in range(4, 25))
     curve = LatencyCurve(Offer("m", "v", "runtime", {1: spread}, 0))
     for budget_ms in range(25, 200, 5):
-        in_time = [q * (1 - curve.ladder(q).latency_ns[0] / (budget_ms * MS)) for q in CHOICES]
+        takes_ns = [curve.ladder(q).latency_ns[0] for q in CHOICES]
+        promised = [max(0.0, 1 - ns / (budget_ms * MS)) for ns in takes_ns]
+        in_time = [a * b for a, b in zip(kept, promised, strict=True)]
         best = CHOICES.index(chosen(odds(budget_ms), curve))
         assert in_time[best] * MARGIN >= max(in_time)
         assert best == 0 or in_time[best] > MARGIN * in_time[0]
@@ -93,7 +96,7 @@ def test_the_budgets_of_late_count() -> None:
 
 def test_budgets_of_which_some_are_far_do_not_hide_those_that_are_near() -> None:
     assert chosen(odds(30, 30, 30, 10_000), TAIL) == 0.8
-    assert chosen(odds(30, 10_000, 10_000, 10_000), TAIL) == 0.95
+    assert chosen(odds(30, *[10_000] * 19), TAIL) == 0.95
 
 
 def test_who_accepts_late_results_says_nothing_of_budgets() -> None:
@@ -118,6 +121,15 @@ def test_the_batch_size_that_runs_tells_how_far_latencies_spread() -> None:
     assert curve.usual_rung() == 1
     assert curve.ladder(0.95).latency_ns[0] < 5 * MS
     assert chosen(odds(30), curve) == 0.8
+
+
+def test_it_is_less_sure_where_larger_batches_are_in_time_then() -> None:
+    """One alone has time enough at any quantile; four at once save time, and need most of it."""
+    spread = [0.7 + 0.03 * i for i in range(21)]
+    line = {size: tuple(int((20 + 5 * size) * MS * s) for s in spread) for size in (1, 2, 4)}
+    batched, single = (Offer("m", "v", "runtime", sizes, 0) for sizes in (line, {1: line[1]}))
+    assert chosen(odds(90), single) == 0.95
+    assert chosen(odds(90), batched) == 0.5
 
 
 def test_it_asks_again_now_and_then_about_what_comes() -> None:
