@@ -160,7 +160,7 @@ class Experiment:
                     for ending in self._played(simulator, arrivals):
                         result.add(row_of(ending))
                         timeline.note_rest()
-                        last_ns = max(last_ns, ending.arrival.at_ns)
+                        last_ns = max(last_ns, ending.at_ns)
         except PolicyFailed as error:
             raise PolicyFault(f"{self._who(choice, seed)} failed: {error}") from error
         except NoEnd as no_end:

@@ -43,7 +43,8 @@ class WorkloadSource:
         """
         mix = mix_of(self.workload, fleet)
         fleet.check(mix)
-        capacity_per_s = fleet.capacity_per_s(mix) if _by_load(self.workload) else None
+        by_load = _by_load(self.workload)
+        capacity_per_s = fleet.capacity_per_s(mix_of(by_load, fleet)) if by_load.streams else None
         if capacity_per_s == 0:
             raise FleetError(
                 f"fleet {fleet.name} can finish nothing of this workload within its deadlines"
@@ -150,8 +151,10 @@ def load_of(workload: Workload) -> float | None:
     return round(sum(known), 12)  # 1.5 that is asked for is said as 1.5
 
 
-def _by_load(workload: Workload) -> bool:
-    return any(isinstance(stream, Stream) and stream.load for stream in workload.streams)
+def _by_load(workload: Workload) -> Workload:
+    """Those of its streams whose rate is a share of what the fleet could do of them."""
+    streams = [each for each in workload.streams if isinstance(each, Stream) and each.load]
+    return replace(workload, streams=tuple(streams))
 
 
 def _budget_ns(entry: MixEntry, base_ns: int) -> float | None:

@@ -32,7 +32,16 @@ _WORDS = {
     "p50": ("50", "median"),
     "p90": ("90",),
 }
-_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
+_UNITS = {
+    word: ns
+    for ns, words in (
+        (1.0, "ns nsec nanosecond nanoseconds"),
+        (1e3, "us µs μs usec microsecond microseconds"),
+        (1e6, "ms msec millis millisecond milliseconds"),
+        (1e9, "s sec secs second seconds"),
+    )
+    for word in words.split()
+}
 _WORD = re.compile(r"[^\W\d_]+")
 
 

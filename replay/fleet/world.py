@@ -295,7 +295,7 @@ def without_stalls(
     What a batch that a stall interrupts would get done after it is so reckoned before it, which
     is never too late.
     """
-    longest_ns = int(longest_ns * max([factor for _, factor in course.slow], default=1.0) + 1)
+    longest_ns = int(longest_ns * max([1.0, *(factor for _, factor in course.slow)]) + 1)
     spans = deque(up)
     kept: list[tuple[int, int]] = []
     while spans:

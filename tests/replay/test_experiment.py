@@ -323,3 +323,39 @@ def test_a_row_has_what_is_asked_for():
     assert set(data) >= {
         "scenario", "policy", "seed", "on_time_share", "bound_share", "p99_ms"
     }  # fmt: skip
+
+
+def streams_on_one(
+    fleet: dict[str, object], streams: list[dict[str, object]], seconds: int
+) -> Experiment:
+    """Streams on one device that takes 20 ms for `detect` and 2 for `classify`."""
+    models = [
+        {"name": "detect", "base_ms": 20, "batches": [1]},
+        {"name": "classify", "base_ms": 2, "batches": [1]},
+    ]
+    data = {"models": models, "boxes": [{"devices": [{"id": "cpu:0", **fleet}]}]}
+    work = parse_workload({"streams": streams, "seconds": seconds})
+    return Experiment("streams", WorkloadSource(work), parse_fleet(data, None, "one", Path()))
+
+
+def test_a_load_is_one_of_what_the_fleet_could_do_of_that_stream_alone() -> None:
+    """Beside a stream with a rate of its own, in whatever unit the two are."""
+    by_load: dict[str, object] = {
+        "process": "constant",
+        "load": 0.5,
+        "mix": [{"model": "classify", "deadline_ms": 200}],
+    }
+    for rate_per_s in (1, 300):
+        mix = [{"model": "detect", "deadline_ms": 200}]
+        beside: dict[str, object] = {"process": "constant", "rate_per_s": rate_per_s, "mix": mix}
+        came = [a.kind.model for a in streams_on_one({}, [by_load, beside], 10).arrivals(1)]
+        assert came.count("classify") == pytest.approx(2_500, rel=0.01)
+
+
+def test_calibration_forgets_what_the_scheduler_forgets() -> None:
+    """A device that takes twice as long as measured, asked so seldom that nobody learns it."""
+    mix = [{"model": "detect", "deadline_ms": 1_000}]
+    seldom: dict[str, object] = {"process": "constant", "rate_per_s": 0.3, "mix": mix}
+    experiment = streams_on_one({"bias": 2}, [seldom], 300)
+    result = experiment.simulate(PolicyChoice.parse("edf"), 1)
+    assert {kept for _, kept, _ in result.calibration} == {0.0}

@@ -13,7 +13,7 @@ from policies import make_policy
 from replay.fleet.file import LinkFile, parse_fleet
 from replay.fleet.model import Device, Fleet, FleetError, Kind, Truth, quantile_samples
 from replay.fleet.sources import fleet_of_models, load_fleet, table_fleet
-from replay.fleet.world import RESEND_NS, Course, Link, Tempo
+from replay.fleet.world import RESEND_NS, Course, Link, Tempo, without_stalls
 from replay.links import LOST, Delay, LinkTrace
 from replay.readers import TraceError
 from replay.simulator import Arrival, Ending, Simulator
@@ -221,6 +221,8 @@ def test_a_bad_table_is_named_with_its_line(tmp_path, rows, said):
         ("latency_ns_p{}", 1),
         ("p{}_s", 1000 * MS),
         ("p{} (sec)", 1000 * MS),
+        ("p{}_seconds", 1000 * MS),
+        ("p{} (microseconds)", 1000),
     ],
 )
 def test_the_name_of_a_column_tells_its_unit(tmp_path, name, unit_ns):
@@ -506,3 +508,13 @@ def test_requests_take_time_from_what_runs_where_the_processor_is_shared():
     alone, second, third = play(with_truth(Truth(request_ns=MS)), arrivals)
     assert alone.at_ns == 12 * MS
     assert (second.at_ns, third.at_ns) == (22 * MS, 32 * MS)
+
+
+def test_before_a_device_grows_faster_its_batches_are_as_long_as_ever() -> None:
+    """The bound reckons what a stall interrupts before it: by the longest batch until then."""
+    stalls = ((10_000 * MS, 13_000 * MS),)
+    faster = Course(slow=((100_000 * MS, 0.1),), stalls=stalls)
+    up = [(0, 200_000 * MS)]
+    assert without_stalls(up, faster, 1_000 * MS) == without_stalls(
+        up, Course(stalls=stalls), 1_000 * MS
+    )
