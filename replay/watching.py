@@ -114,9 +114,7 @@ class Calibration:
         """Takes note of a batch of a class."""
         offer = self._offers[run.target_id, run.model, run.variant]
         curve = self._targets[run.target_id].curve(offer, kind)
-        stale_ns = curve.stale_ns()
-        if stale_ns is not None and stale_ns <= begun_ns:
-            curve.forget()
+        curve.forget_stale(begun_ns)
         size, took_ns = len(run.request_ids), done_ns - begun_ns
         self._count += 1
         for quantile in QUANTILES:

@@ -323,6 +323,14 @@ class LatencyCurve:
         """When what was learned is stale, unless it is confirmed; None if nothing was learned."""
         return None if self._observed_ns is None else self._observed_ns + STALE_NS + 1
 
+    def forget_stale(self, now_ns: int) -> bool:
+        """Forgets what nothing has confirmed for long; whether there was such."""
+        stale_ns = self.stale_ns()
+        if stale_ns is None or now_ns < stale_ns:
+            return False
+        self.forget()
+        return True
+
     def forget(self) -> None:
         """Falls back to the profile, without a margin.
 

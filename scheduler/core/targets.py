@@ -168,11 +168,8 @@ class TargetState:
         ahead: list[int] = []
         count = 0
         for curve in self._all_curves():
+            count += curve.forget_stale(now_ns)
             stale_ns = curve.stale_ns()
-            if stale_ns is not None and stale_ns <= now_ns:
-                curve.forget()
-                count += 1
-                stale_ns = curve.stale_ns()
             if stale_ns is not None:
                 ahead.append(stale_ns)
         self._stale_ns = min(ahead, default=None)
