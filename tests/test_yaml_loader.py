@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replay.experiment import PolicyChoice
 from scheduler.config.box import load_config
-from scheduler.yaml_loader import Loader
+from scheduler.yaml_loader import Loader, load
 from workers.model_yaml import parse_model_file
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -42,3 +42,9 @@ def test_costs_tolerances_and_options_may_have_an_exponent(tmp_path):
     assert model.tolerance is not None
     assert model.tolerance.rtol == pytest.approx(1e-3)
     assert dict(PolicyChoice.parse("goodput?scale=4e-1").options) == {"scale": 0.4}
+
+
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "b: {a: 1, 'a': 1}", "[{1: x, 2: y, 0x1: z}]"])
+def test_a_key_stands_once(text):
+    with pytest.raises(yaml.YAMLError, match="appears twice"):
+        load(text)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -16,7 +15,7 @@ from pydantic import (
 )
 
 from scheduler.core.names import did_you_mean
-from scheduler.yaml_loader import MALFORMED, Loader
+from scheduler.yaml_loader import MALFORMED, load
 from workers.model import Precision, Residency
 
 NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
@@ -167,7 +166,7 @@ def parse_model_file(text: str) -> ModelFile:
         ModelFileError: It is no YAML, has an unknown or repeated key or a wrong value.
     """
     try:
-        content = yaml.load(text, Loader=_UniqueKeyLoader)  # a SafeLoader
+        content = load(text)
     except MALFORMED as error:
         raise ModelFileError(f"not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
@@ -182,23 +181,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A hint that names the known word closest to an unknown one, or all of them."""
     choices = list(known)
     return did_you_mean(word, choices, f"known are {', '.join(choices) or 'none'}")
-
-
-class _UniqueKeyLoader(Loader):
-    """Refuses a repeated key, of which YAML would keep the last without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                continue  # the loader below refuses it, with its place in the text
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key}' appears twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
 
 
 def _explain(error: Any) -> str:
