@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from replay.fleet.model import Fleet, FleetError, Kind
+from replay.readers.timing import retimed
 from replay.simulator import Arrival
 from replay.workloads import Amount, MixEntry, OneOf, Stream, Uniform, Workload
 from scheduler.core.requests import RequestClass
@@ -59,8 +60,7 @@ class JournalSource:
     Attributes:
         path: Its folder, or one file.
         speed: How much faster to replay; deadlines keep their budgets.
-        rate_scale: By how much to multiply requests: below 1 they are left out by chance, above
-            it repeated at the same time.
+        rate_scale: By how much to multiply requests, as in `open_trace`.
         slice_s: The seconds of it to play.
         requests: How many at most; None is no limit.
     """
@@ -88,20 +88,22 @@ class JournalSource:
     def _played(self, seed: int) -> Iterator[Arrival]:
         from replay.journal import arrivals
 
-        chance = random.Random(f"{seed} scale")
-        start_ns = round(self.slice_s[0] * 1e9)
-        end_ns = None if self.slice_s[1] is None else round(self.slice_s[1] * 1e9)
-        for arrival in arrivals(self.path, warnings.warn, whole=False):
-            if arrival.at_ns < start_ns:
-                continue
-            if end_ns is not None and arrival.at_ns >= end_ns:
-                return
-            at_ns = int((arrival.at_ns - start_ns) / self.speed)
+        played = retimed(
+            arrivals(self.path, warnings.warn, whole=False),
+            _arrival_at,
+            random.Random(f"{seed} scale"),
+            slice_s=self.slice_s,
+            rate_scale=self.rate_scale,
+            speed=self.speed,
+        )
+        for arrival in played:
             # A request whose deadline had passed when it came is one all the same.
             budget_ns = max(1, arrival.budget_ns)
-            kind = arrival.kind._replace(alone=None)
-            for _ in range(int(self.rate_scale + chance.random())):
-                yield replace(arrival, at_ns=at_ns, budget_ns=budget_ns, kind=kind)
+            yield replace(arrival, budget_ns=budget_ns, kind=arrival.kind._replace(alone=None))
+
+
+def _arrival_at(arrival: Arrival, at_ns: int) -> Arrival:
+    return replace(arrival, at_ns=at_ns)
 
 
 def checked_for(arrivals: Iterable[Arrival], fleet: Fleet) -> Iterator[Arrival]:

@@ -139,16 +139,14 @@ def _timed(lines: Lines, chosen: TraceFormat, options: _Options) -> Iterator[Tra
         entries = timing.in_order(entries, lines)
     if chosen.from_first:
         entries = timing.from_zero(entries)
-    if options.slice_s != (0.0, None):
-        start_s, end_s = options.slice_s
-        end_ns = None if end_s is None else round(end_s * 1e9)
-        entries = timing.sliced(entries, round(start_s * 1e9), end_ns)
-    if options.rate_scale != 1:
-        chance = random.Random(f"{options.seed} scale")
-        entries = timing.scaled(entries, options.rate_scale, chance)
-    if options.speed != 1:
-        entries = timing.sped_up(entries, options.speed)
-    return entries
+    return timing.retimed(
+        entries,
+        timing.entry_at,
+        random.Random(f"{options.seed} scale"),
+        slice_s=options.slice_s,
+        rate_scale=options.rate_scale,
+        speed=options.speed,
+    )
 
 
 def _emptiness(options: _Options) -> str:

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from replay.readers.entry import TraceEntry
 from replay.readers.lines import Lines
 
 _EARLIEST_NS = -(1 << 80)
 """Before every date, of which those before 1970 are negative."""
+
+
+class Timed(Protocol):
+    """An entry of a trace, or a request of a journal."""
+
+    @property
+    def at_ns(self) -> int:
+        """When it came."""
+
+
+T = TypeVar("T", bound=Timed)
+
+Move = Callable[[T, int], T]
+"""The same at another time."""
+
+
+def entry_at(entry: TraceEntry, at_ns: int) -> TraceEntry:
+    """Moves an entry."""
+    return TraceEntry(at_ns, *entry[1:])
 
 
 def in_order(entries: Iterable[TraceEntry], lines: Lines) -> Iterator[TraceEntry]:
@@ -63,50 +83,78 @@ def from_zero(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
     for entry in entries:
         if start_ns is None:
             start_ns = entry.at_ns
-        yield TraceEntry(entry.at_ns - start_ns, *entry[1:])
+        yield entry_at(entry, entry.at_ns - start_ns)
 
 
-def sliced(
-    entries: Iterable[TraceEntry], start_ns: int, end_ns: int | None
-) -> Iterator[TraceEntry]:
-    """The entries from `start_ns` to before `end_ns`, counted from there; reads no further."""
+def retimed(
+    entries: Iterable[T],
+    move: Move[T],
+    chance: random.Random,
+    *,
+    slice_s: tuple[float, float | None] = (0.0, None),
+    rate_scale: float = 1.0,
+    speed: float = 1.0,
+) -> Iterator[T]:
+    """The entries of a slice, counted from its start, scaled in rate, and sped up, in this order.
+
+    Args:
+        entries: In order of time.
+        move: How to change when one came.
+        chance: What is left out or repeated, and where.
+        slice_s: As in `open_trace`, like the rest; reads no further than its end.
+        rate_scale: How often each comes on average.
+        speed: By how much sooner each comes.
+    """
+    cut = _sliced(entries, move, slice_s) if slice_s != (0.0, None) else iter(entries)
+    some = _scaled(cut, move, chance, rate_scale) if rate_scale != 1 else cut
+    return _sped_up(some, move, speed) if speed != 1 else some
+
+
+def _sliced(
+    entries: Iterable[T], move: Move[T], slice_s: tuple[float, float | None]
+) -> Iterator[T]:
+    start_ns = round(slice_s[0] * 1e9)
+    end_ns = None if slice_s[1] is None else round(slice_s[1] * 1e9)
     for entry in entries:
         if end_ns is not None and entry.at_ns >= end_ns:
             return
         if entry.at_ns >= start_ns:
-            yield TraceEntry(entry.at_ns - start_ns, *entry[1:])
+            yield move(entry, entry.at_ns - start_ns)
 
 
-def scaled(
-    entries: Iterable[TraceEntry], factor: float, chance: random.Random
-) -> Iterator[TraceEntry]:
+def _scaled(
+    entries: Iterable[T], move: Move[T], chance: random.Random, factor: float
+) -> Iterator[T]:
     """Each entry `factor` times on average: left out by chance below 1, repeated above.
 
     A copy comes at random between its original and the next entry, so that repeating does not
     make bursts that the trace does not have.
     """
-    sure, share = int(factor), factor % 1.0
-    before: TraceEntry | None = None
+
+    def times() -> int:
+        return int(factor) + (chance.random() < factor % 1.0)
+
+    before: T | None = None
     for entry in entries:
         if before is not None:
-            yield from _copies(before, entry.at_ns, sure + (chance.random() < share), chance)
+            yield from _copies(before, move, chance, times(), entry.at_ns)
         before = entry
     if before is not None:
-        yield from _copies(before, before.at_ns, sure + (chance.random() < share), chance)
+        yield from _copies(before, move, chance, times(), before.at_ns)
 
 
 def _copies(
-    entry: TraceEntry, next_ns: int, count: int, chance: random.Random
-) -> Iterator[TraceEntry]:
+    entry: T, move: Move[T], chance: random.Random, count: int, next_ns: int
+) -> Iterator[T]:
     if count:
         yield entry
     gap_ns = next_ns - entry.at_ns
     for shift_ns in sorted(int(chance.random() * gap_ns) for _ in range(count - 1)):
-        yield TraceEntry(entry.at_ns + shift_ns, *entry[1:])
+        yield move(entry, entry.at_ns + shift_ns)
 
 
-def sped_up(entries: Iterable[TraceEntry], speed: float) -> Iterator[TraceEntry]:
-    """The entries, `speed` times as fast; their deadlines stay as far away as they were."""
+def _sped_up(entries: Iterable[T], move: Move[T], speed: float) -> Iterator[T]:
+    """Their deadlines stay as far away as they were."""
     over, under = speed.as_integer_ratio()
     for entry in entries:
-        yield TraceEntry(entry.at_ns * under // over, *entry[1:])
+        yield move(entry, entry.at_ns * under // over)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import POLICIES, make_policy
+from replay.fleet.sources import load_fleet
 from replay.journal import (
     JournalError,
     JournalFile,
@@ -27,6 +28,7 @@ from replay.journal import (
 )
 from replay.readers import TraceError
 from replay.simulator import Arrival, Simulator
+from replay.sources import JournalSource
 from scheduler.core.commands import Command
 from scheduler.core.errors import PolicyFailed
 from scheduler.core.events import (
@@ -247,6 +249,21 @@ def test_the_arrivals_play_again(journal):
     assert {arrival.budget_ns // MS for arrival in again} == {0, 2, 10, 50}
     simulator = Simulator(make_policy("edf"), targets(journal), lambda run, _kind: 2 * MS)
     assert len(list(simulator.run(again))) == len(again)
+
+
+def test_requests_that_are_repeated_come_between_the_others(journal):
+    fleet = load_fleet(journal)
+
+    def times_ns(rate_scale: float, seed: int) -> list[int]:
+        source = JournalSource(journal, rate_scale=rate_scale)
+        return [arrival.at_ns for arrival in source.arrivals(seed, fleet)]
+
+    once, thrice = times_ns(1, 1), times_ns(3, 1)
+    assert (len(thrice), thrice) == (3 * len(once), sorted(thrice))
+    assert len(set(thrice)) > 2.5 * len(set(once))
+    assert set(once) < set(thrice)
+    assert times_ns(3, 2) != thrice == times_ns(3, 1)
+    assert set(times_ns(0.5, 1)) < set(once)
 
 
 def test_the_targets_are_those_that_there_were(journal):
