@@ -203,7 +203,7 @@ class Observation:
     ) -> Tempo | None:
         """From the first request on, at each moment that of the batch begun nearest to it.
 
-        Further from all of them it is the usual one.
+        Further from all of them nobody knows.
         """
         first_ns = self.came_ns[0] if self.came_ns else 0
         profiled_ns = {rung: fmean(samples) for rung, samples in _profiled(spec).items()}
@@ -215,7 +215,7 @@ class Observation:
         if len(seen) < enough:
             return None
         usual_ns = _usual_ns(seen, profiled_ns, enough)
-        steps = [(0, 1.0)]
+        steps: list[tuple[int, float | None]] = [(0, None)]
         for before, each, after in zip([None, *seen], seen, [*seen[1:], None], strict=False):
             at_ns, pace = each.begun_ns - first_ns, each.took_ns / usual_ns[each.rung]
             since_ns = at_ns - _REACH_NS
@@ -223,7 +223,7 @@ class Observation:
                 since_ns = max(since_ns, (before.begun_ns - first_ns + at_ns) // 2)
             steps.append((max(0, since_ns), pace))
             if after is None or after.begun_ns - each.begun_ns > 2 * _REACH_NS:
-                steps.append((at_ns + _REACH_NS, 1.0))
+                steps.append((at_ns + _REACH_NS, None))
         usual = {rung: round(ns) for rung, ns in usual_ns.items()}
         return Tempo(tuple(steps), usual, max(1, self.until_ns - first_ns), begin_ns)
 

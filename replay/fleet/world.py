@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from typing import TypeVar
 
 from replay.links import LinkTrace
 
@@ -20,6 +21,9 @@ FIRST_SEED = 1
 
 FAR_NS = 1 << 61
 """A time that is never reached."""
+
+UNKNOWN_NS = 1_000_000_000
+"""So long a device keeps a pace that is by chance."""
 
 _ATTEMPTS = 20
 _NO_LINK = LinkTrace()
@@ -88,32 +92,42 @@ class Tempo:
     """How fast a device was in the course of time, as a journal tells it.
 
     Attributes:
-        steps: How many times as long as usual batches took.
+        steps: From when on batches took how many times as long as usual, in order; None where
+            there were none for so long that nobody knows.
         usual_ns: By model, variant and batch size how long that is.
         cycle_ns: After so long that comes again.
         begin_ns: Where in it time 0 is with `FIRST_SEED`, where it belongs to the very requests
             that are played. With other seeds, and where it is None, that is by chance.
+        known: How many times as long it is where nobody knows: one of these, by chance.
+        chance: That chance.
     """
 
-    steps: Steps
+    steps: tuple[tuple[int, float | None], ...]
     usual_ns: Mapping[tuple[str, str, int], int] = field(hash=False)
     cycle_ns: int
     begin_ns: int | None = None
+    known: tuple[float, ...] = (1.0,)
+    chance: int | str = FIRST_SEED
 
     def placed(self, seed: int | str) -> Tempo:
         """The same, with a begin; all devices of a seed and a cycle have one."""
         if self.begin_ns is not None and seed == FIRST_SEED:
             return self
-        return replace(self, begin_ns=random.Random(f"{seed} tempo").randrange(self.cycle_ns))
+        begin_ns = random.Random(f"{seed} tempo").randrange(self.cycle_ns)
+        known = tuple(factor for _, factor in self.steps if factor is not None)
+        return replace(self, begin_ns=begin_ns, known=known or self.known, chance=seed)
 
     @property
     def least(self) -> float:
         """How many times as long as usual batches took at the fastest moment."""
-        return min(factor for _, factor in self.steps)
+        return min(1.0 if factor is None else factor for _, factor in self.steps)
 
     def factor(self, at_ns: int) -> float:
         """How many times as long as usual a batch takes that begins then."""
-        return _step_at(self.steps, (at_ns + (self.begin_ns or 0)) % self.cycle_ns)
+        factor = _step_at(self.steps, (at_ns + (self.begin_ns or 0)) % self.cycle_ns)
+        if factor is not None:
+            return factor
+        return random.Random(f"{self.chance} pace {at_ns // UNKNOWN_NS}").choice(self.known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +167,10 @@ class Course:
         return end_ns
 
 
-def _step_at(steps: Steps, at_ns: int) -> float:
+_Factor = TypeVar("_Factor", float, "float | None")
+
+
+def _step_at(steps: Sequence[tuple[int, _Factor]], at_ns: int) -> _Factor | float:
     place = bisect_right(steps, at_ns, key=itemgetter(0))
     return steps[place - 1][1] if place else 1.0
 

@@ -170,11 +170,23 @@ def test_one_odd_batch_says_nothing_of_the_hour_before_it():
     hour_ms = 3_600_000
     often = [(at_ms, 5) for at_ms in range(0, 1_000, 20)]
     later = [(hour_ms, 50), *[(hour_ms + at_ms, 5) for at_ms in range(60, 1_000, 20)]]
-    tempo = alone(*often, *later).truth(NEAR).tempo
+    tempo = alone(*often, *later).truth(NEAR, begin_ns=0).tempo
     assert tempo is not None
     assert tempo.factor(hour_ms * MS) == 10
     assert tempo.factor(hour_ms * MS // 2) == tempo.factor((hour_ms - 1_001) * MS) == 1
     assert alone((0, 50)).truth(NEAR).tempo is None
+
+
+def test_a_second_in_which_nothing_ran_was_like_one_of_the_others_with_each_seed():
+    tempo = alone(*((5_000 * number, 4 + number % 3) for number in range(30))).truth(NEAR).tempo
+    assert tempo is not None
+
+    def paces(seed: int) -> list[float]:
+        placed = tempo.placed(seed)
+        return [placed.factor(5_000 * number * MS) for number in range(30)]
+
+    assert paces(2) == paces(2) != paces(3)
+    assert set(paces(2)) == set(tempo.placed(2).known) == {0.8, 1.0, 1.2}
 
 
 def test_what_a_target_lost_took_no_time():
