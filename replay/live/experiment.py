@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from replay.experiment import Experiment
 from replay.live.replay import LiveEnding, play_live
 from replay.results import Row, RunResult
@@ -37,7 +40,7 @@ def play_experiment(
         Interrupted: Ctrl-C came when some requests had ended.
         FleetError, TraceError, WorkloadError: The source can't be read.
     """
-    policy = _policy_of(url)
+    policy = _label(_policy_of(url))
     result = RunResult(experiment.name, policy, seed, experiment.load, "live")
     result.rows.limit = experiment.rows
     result.notes += experiment.fleet.notes
@@ -56,7 +59,7 @@ def play_experiment(
         raise Interrupted(result) from None
     warnings = [late] if (late := tally.warning()) is not None else []
     try:
-        if (now := _policy_of(url)) != policy:
+        if (now := _label(_policy_of(url))) != policy:
             warnings.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
     except LaxityError as error:
         # What came of the requests until then is known all the same.
@@ -65,9 +68,25 @@ def play_experiment(
     return result, warnings
 
 
-def _policy_of(url: str | None) -> str:
+def _policy_of(url: str | None) -> Mapping[str, Any]:
     with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
-        return str(client.status().get("policy", {}).get("name", "?"))
+        policy: Mapping[str, Any] = client.status().get("policy", {})
+        return policy
+
+
+def _label(policy: Mapping[str, Any]) -> str:
+    """A policy and its options, as `--policy` takes them."""
+    options = [f"{key}={_text(value)}" for key, value in policy.items() if key != "name"]
+    return "?".join(filter(None, (str(policy.get("name", "?")), "&".join(options))))
+
+
+def _text(value: Any) -> str:
+    """What an option is set to; a policy without options is its name."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    if value.keys() == {"name"}:
+        return str(value["name"])
+    return f"{{{', '.join(f'{key}: {_text(each)}' for key, each in value.items())}}}"
 
 
 def row_of(ending: LiveEnding) -> Row:

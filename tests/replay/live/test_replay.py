@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from policies import make_policy
+from replay.experiment import PolicyChoice
 from replay.live.experiment import play_experiment
 from replay.live.inputs import random_inputs
 from replay.live.processes import LiveError
@@ -438,18 +439,28 @@ def test_no_process_is_no_way_to_send(tmp_path):
 
 
 def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
+    inner = {"name": "spill", "inner": {"name": "edf"}}
+    hedge = {"name": "hedge", "extra": 0.1, "inner": inner}
+
     def swap(peer: Any, header: Any) -> None:
-        box.status = {"policy": {"name": "edf"}}
+        box.status = {"policy": {**hedge, "extra": 0.2}}
         peer.answer(header)
 
     (tmp_path / "work.yaml").write_text(WORK)
     (tmp_path / "fleet.yaml").write_text(FLEET)
     ask = Ask(str(tmp_path / "work.yaml"), fleet=str(tmp_path / "fleet.yaml"))
     (experiment,) = planned(ask)
-    box.status = {"policy": {"name": "goodput"}}
-    swapped = "the box's policy was swapped meanwhile, from goodput to edf"
+    box.status = {"policy": hedge}
+    before, after = (
+        f"hedge?extra={extra}&inner={{name: spill, inner: edf}}" for extra in (0.1, 0.2)
+    )
+    assert PolicyChoice.parse(before).options == (
+        ("extra", 0.1),
+        ("inner", inner | {"inner": "edf"}),
+    )
+    swapped = f"the box's policy was swapped meanwhile, from {before} to {after}"
     result, warnings = play_experiment(experiment, 1, box.url)
-    assert (result.policy, swapped in warnings) == ("goodput", False)
+    assert (result.policy, swapped in warnings) == (before, False)
     box.on_infer = swap
     result, warnings = play_experiment(experiment, 1, box.url)
     assert warnings[-1] == result.notes[-1] == swapped  # it may have been late itself before
