@@ -116,7 +116,14 @@ def _process(keys: Keys, name: str, mix: Mix) -> Stream:
         process = kind(**options)
     except ValueError as error:
         raise WorkloadError(f"{keys}: {error}") from None
-    rate, load = _rate(keys, options.get("cameras"))
+    cameras = options.get("cameras")
+    if cameras and (unsent := mix.unsent(cameras)):
+        raise keys.problem(
+            "cameras",
+            f"should be enough for each kind of the mix to have one: of {cameras} none would send "
+            f"{', '.join(unsent)}; {mix.enough_senders()} are enough",
+        )
+    rate, load = _rate(keys, cameras)
     start_s = keys.number("start_s", "seconds from 0", 0.0, zero=True)
     end_s = keys.number("end_s", "seconds above 0") if "end_s" in keys else None
     keys.take("end_s")

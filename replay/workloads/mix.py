@@ -8,6 +8,7 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import ceil
 from typing import Protocol
 
 from replay.readers import TraceEntry
@@ -51,6 +52,11 @@ class MixEntry:
     label: str | None = None
 
 
+def place_of(number: int, senders: int) -> float:
+    """Where in the shares a sender's kind is looked up: so they divide as the shares do."""
+    return (number + 0.5) / senders
+
+
 class Mix:
     """Kinds of requests and how often each comes.
 
@@ -82,6 +88,17 @@ class Mix:
         for at_ns in times_ns:
             yield pool.at(chance.random())(at_ns, chance)
 
+    def unsent(self, senders: int) -> list[str]:
+        """The models of kinds that none of so many senders is of, each of which is of one kind."""
+        shares = _Shares(self.entries)
+        sent = {shares.at(place_of(number, senders)) for number in range(senders)}
+        return [entry.model for at, entry in enumerate(self.entries) if at not in sent]
+
+    def enough_senders(self) -> int:
+        """So many that each kind has one."""
+        shares = [entry.share for entry in self.entries]
+        return ceil(sum(shares) / min(shares))
+
     def one_sender(
         self,
         times_ns: Iterable[int],
@@ -93,8 +110,7 @@ class Mix:
 
         Args:
             times_ns: When.
-            place: From 0 to below 1: where in the shares, laid end to end, the kind is looked up.
-                Senders at even places divide as the shares do.
+            place: As `place_of` says.
             chance: What to draw from.
             base_ns: As everywhere.
 
@@ -148,15 +164,25 @@ class _Maker(Protocol):
     ) -> Arrival: ...
 
 
+class _Shares:
+    """Which kind is where, from 0 to below 1, if their shares are laid end to end."""
+
+    def __init__(self, entries: Sequence[MixEntry]) -> None:
+        *self._bounds, self._total = accumulate(entry.share for entry in entries)
+
+    def at(self, place: float) -> int:
+        return bisect(self._bounds, place * self._total)
+
+
 class _Pool:
     """Kinds of requests, found by where they are in their shares."""
 
     def __init__(self, entries: Sequence[MixEntry], base_ns: BaseLatency | None) -> None:
         self._makers = [_maker(entry, base_ns) for entry in entries]
-        *self._bounds, self._total = accumulate(entry.share for entry in entries)
+        self._shares = _Shares(entries)
 
     def at(self, place: float) -> _Maker:
-        return self._makers[bisect(self._bounds, place * self._total)]
+        return self._makers[self._shares.at(place)]
 
 
 def _maker(entry: MixEntry, base_ns: BaseLatency | None) -> _Maker:

@@ -13,7 +13,7 @@ from pathlib import Path
 from replay.readers import open_trace
 from replay.workloads.clients import Clients, ClientStream
 from replay.workloads.errors import WorkloadError
-from replay.workloads.mix import Arrival, Mix
+from replay.workloads.mix import Arrival, Mix, place_of
 from replay.workloads.processes import Process
 
 
@@ -78,7 +78,7 @@ class Stream:
         for number, sender in enumerate(senders):
             times_ns, chance = self._shifted(sender), random.Random(f"{seed} mix {number}")
             if self.process.alike:
-                place = (number + 0.5) / len(senders)
+                place = place_of(number, len(senders))
                 each.append(self.mix.one_sender(times_ns, place, chance, setting.base_ns))
             else:
                 each.append(self.mix.arrivals(times_ns, chance, setting.base_ns))

@@ -362,6 +362,7 @@ class TestDescription:
             ("cv: 4", "cv: -1", r"load\.yaml: cv should be from above 0 to 100; got -1"),
             ("cv: 4", "cv: many", "cv should be a number for gamma; got 'many'"),
             ("cv: 4", "", "cv should be a number for gamma; it is missing"),
+            ("cv: 4", "cv: 4\ncv: 5", "not YAML: key 'cv' appears twice"),
             ("cv: 4", "cv: 4\ncvs: 4", "cvs is no key; did you mean 'cv'"),
             ("cv: 4", "cv: 4\nburst_s: 4", "burst_s is no key; known here: .*process"),
             ("process: gamma", "process: gama", "not 'gama'; did you mean 'gamma'"),
@@ -407,6 +408,16 @@ class TestDescription:
     def test_mistakes_of_traces(self, keys, said):
         with pytest.raises(WorkloadError, match=said):
             parse_workload({"process": "trace", "mix": [{"model": "m"}], **keys})
+
+    def test_each_kind_needs_a_camera(self):
+        shares = {"often": 30, "seldom": 1, "never": 1}
+        mix = [{"model": model, "share": n, "deadline_ms": 9} for model, n in shares.items()]
+        data = {"process": "cameras", "fps": 10, "seconds": 1, "mix": mix}
+        said = "of 4 none would send seldom, never; 32 are enough"
+        with pytest.raises(WorkloadError, match=f"cameras should be enough .*: {said}"):
+            parse_workload({**data, "cameras": 4})
+        came = parse_workload({**data, "cameras": 32}).arrivals(1)
+        assert {arrival.kind.model for arrival in came} == set(shares)
 
     def test_a_missing_file(self, tmp_path):
         with pytest.raises(WorkloadError, match=r"none\.yaml: can't be opened"):
