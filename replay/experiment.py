@@ -145,7 +145,7 @@ class Experiment:
         result.rows.limit = self.rows
         arrivals = self.arrivals(seed)
         result.closed = isinstance(arrivals, Clients)
-        calibration, bill = Calibration(fleet.targets()), _Bill(fleet)
+        calibration, bill = Calibration(fleet.targets(), fleet.events()), _Bill(fleet)
         timeline = Timeline()
         last_ns = 0
 

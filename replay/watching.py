@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable, Mapping
 
 from replay.results import Row, Sample
 from replay.simulator import Ending
 from scheduler.core.commands import Dispatch
+from scheduler.core.events import Event, TargetUp
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import Scheduler
@@ -99,19 +101,34 @@ class Calibration:
     nothing of what the policy sees.
     """
 
-    def __init__(self, targets: Iterable[TargetSpec]) -> None:
-        """Begins with the profiles."""
+    def __init__(
+        self, targets: Iterable[TargetSpec], events: Iterable[tuple[int, Event]] = ()
+    ) -> None:
+        """Begins with the profiles, as a target does that comes back.
+
+        Args:
+            targets: What there is at first.
+            events: What happens to them, in order of time.
+        """
         self._targets: dict[str, TargetState] = {}
         self._offers: dict[tuple[str, str, str], Offer] = {}
         for target in targets:
-            state = self._targets[target.id] = TargetState(target)
-            state.add_offers(target.offers)
-            self._offers.update(((target.id, o.model, o.variant), o) for o in target.offers)
+            self._begin(target)
+        self._returns = deque(
+            (at_ns, event.target) for at_ns, event in events if isinstance(event, TargetUp)
+        )
         self._kept = dict.fromkeys(QUANTILES, 0)
         self._count = 0
 
+    def _begin(self, target: TargetSpec) -> None:
+        state = self._targets[target.id] = TargetState(target)
+        state.add_offers(target.offers)
+        self._offers.update(((target.id, o.model, o.variant), o) for o in target.offers)
+
     def add(self, run: Dispatch, kind: RequestClass, begun_ns: int, done_ns: int) -> None:
         """Takes note of a batch of a class."""
+        while self._returns and self._returns[0][0] <= begun_ns:
+            self._begin(self._returns.popleft()[1])
         offer = self._offers[run.target_id, run.model, run.variant]
         curve = self._targets[run.target_id].curve(offer, kind)
         curve.forget_stale(begun_ns)

@@ -326,14 +326,14 @@ def test_a_row_has_what_is_asked_for():
 
 
 def streams_on_one(
-    fleet: dict[str, object], streams: list[dict[str, object]], seconds: int
+    fleet: dict[str, object], streams: list[dict[str, object]], seconds: int, **more: object
 ) -> Experiment:
     """Streams on one device that takes 20 ms for `detect` and 2 for `classify`."""
     models = [
         {"name": "detect", "base_ms": 20, "batches": [1]},
         {"name": "classify", "base_ms": 2, "batches": [1]},
     ]
-    data = {"models": models, "boxes": [{"devices": [{"id": "cpu:0", **fleet}]}]}
+    data = {"models": models, "boxes": [{"devices": [{"id": "cpu:0", **fleet}]}], **more}
     work = parse_workload({"streams": streams, "seconds": seconds})
     return Experiment("streams", WorkloadSource(work), parse_fleet(data, None, "one", Path()))
 
@@ -359,3 +359,21 @@ def test_calibration_forgets_what_the_scheduler_forgets() -> None:
     experiment = streams_on_one({"bias": 2}, [seldom], 300)
     result = experiment.simulate(PolicyChoice.parse("edf"), 1)
     assert {kept for _, kept, _ in result.calibration} == {0.0}
+
+
+def test_calibration_begins_again_with_a_target_that_comes_back() -> None:
+    """As the scheduler does, which has learned by then that it takes twice as long as measured."""
+    mix = [{"model": "detect", "deadline_ms": 1_000}]
+    often: dict[str, object] = {"process": "constant", "rate_per_s": 5, "mix": mix}
+    down_and_up = [
+        {"at_s": at_s, "target": "cpu:0", "event": event}
+        for at_s, event in ((30.1, "down"), (30.15, "up"))
+    ]
+
+    def broken(**more: object) -> int:
+        result = streams_on_one({"bias": 2}, [often], 60, **more).simulate(EDF, 1)
+        ((_, kept, count),) = [point for point in result.calibration if point[0] == 0.99]
+        return round((1 - kept) * count)
+
+    assert broken() > 0
+    assert broken(script=down_and_up) >= 2 * broken()
