@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from replay.fleet.model import Fleet, FleetError, Kind
-from replay.readers.timing import retimed
+from replay.readers.timing import check, retimed
 from replay.simulator import Arrival
 from replay.workloads import Amount, MixEntry, OneOf, Stream, Uniform, Workload
 from scheduler.core.requests import RequestClass
@@ -63,6 +63,9 @@ class JournalSource:
         rate_scale: By how much to multiply requests, as in `open_trace`.
         slice_s: The seconds of it to play.
         requests: How many at most; None is no limit.
+
+    Raises:
+        ValueError: One of them is out of range.
     """
 
     path: Path
@@ -70,6 +73,9 @@ class JournalSource:
     rate_scale: float = 1.0
     slice_s: tuple[float, float | None] = (0.0, None)
     requests: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self.slice_s, self.rate_scale, self.speed)
 
     @property
     def begin_ns(self) -> int | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -20,19 +20,54 @@ class Loader(yaml.SafeLoader):
     refused.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_document(self, node: yaml.Node) -> Any:
         """As in PyYAML."""
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                continue  # the loader below refuses it, with its place in the text
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key}' appears twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+        if repeated := next(repeated_keys(node), None):
+            key = repeated.node
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key '{key.value}' appears twice", key.start_mark
+            )
+        return super().construct_document(node)
+
+
+class Repeated(NamedTuple):
+    """A key that its mapping has already.
+
+    Attributes:
+        place: Where in the document: keys, and numbers of items.
+        node: The key.
+        first_line: On which line it was first, from 1.
+    """
+
+    place: tuple[str | int, ...]
+    node: yaml.Node
+    first_line: int
+
+
+def repeated_keys(node: yaml.Node | None) -> Iterator[Repeated]:
+    """All keys of a document that stand twice, before anything is merged into a mapping."""
+    return _repeated(node, (), set())
+
+
+def _repeated(
+    node: yaml.Node | None, place: tuple[str | int, ...], seen: set[int]
+) -> Iterator[Repeated]:
+    # An alias may make a node contain itself.
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _repeated(item, (*place, index), seen)
+    if isinstance(node, yaml.MappingNode):
+        first_lines: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            here = (*place, name)
+            if name in first_lines:
+                yield Repeated(here, key, first_lines[name])
+            first_lines.setdefault(name, line)
+            yield from _repeated(value, here, seen)
 
 
 Loader.add_implicit_resolver(

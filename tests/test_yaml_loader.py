@@ -44,7 +44,15 @@ def test_costs_tolerances_and_options_may_have_an_exponent(tmp_path):
     assert dict(PolicyChoice.parse("goodput?scale=4e-1").options) == {"scale": 0.4}
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2", "b: {a: 1, 'a': 1}", "[{1: x, 2: y, 0x1: z}]"])
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "b: {a: 1, 'a': 1}", "[{1: x, 2: y, 1: z}]"])
 def test_a_key_stands_once(text):
     with pytest.raises(yaml.YAMLError, match="appears twice"):
         load(text)
+
+
+def test_what_is_merged_into_a_mapping_is_not_given_twice():
+    text = "a: &a {p: 1, q: 1}\nb: &b {<<: *a, q: 2}\nc: {<<: [*b, *a], p: 3}"
+    assert load(text) == yaml.safe_load(text)
+    assert load(text)["c"] == {"p": 3, "q": 2}
+    loop = load("a: &a {b: *a}")
+    assert loop["a"]["b"] is loop["a"]

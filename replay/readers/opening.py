@@ -35,10 +35,6 @@ FORMATS: dict[str, TraceFormat] = {
 """The known formats by name; a first line is offered to each in this order."""
 
 
-_MOST_COPIES = 1_000_000
-"""Of a line of a trace: those of one gap are in memory together."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Options:
     speed: float
@@ -48,16 +44,9 @@ class _Options:
     seed: int | str
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.speed) and self.speed > 0):
-            raise ValueError(f"speed is a number above 0, not {self.speed!r}")
-        if not 0 < self.rate_scale <= _MOST_COPIES:
-            most = f"at most {_MOST_COPIES:,}"
-            raise ValueError(f"rate_scale is a number above 0 and {most}, not {self.rate_scale!r}")
+        timing.check(self.slice_s, self.rate_scale, self.speed)
         if not (math.isfinite(self.sort_window_s) and self.sort_window_s >= 0):
             raise ValueError(f"sort_window_s is a number from 0, not {self.sort_window_s!r}")
-        start_s, end_s = self.slice_s
-        if not 0 <= start_s < (math.inf if end_s is None else end_s):
-            raise ValueError(f"a slice is from a second to a later one, not {self.slice_s!r}")
 
 
 def open_trace(

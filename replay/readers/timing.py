@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from replay.readers.entry import TraceEntry
 from replay.readers.lines import Lines
+
+MOST_COPIES = 1_000_000
+"""Of an entry: those of one gap are in memory together."""
 
 _EARLIEST_NS = -(1 << 80)
 """Before every date, of which those before 1970 are negative."""
@@ -84,6 +88,22 @@ def from_zero(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
         if start_ns is None:
             start_ns = entry.at_ns
         yield entry_at(entry, entry.at_ns - start_ns)
+
+
+def check(slice_s: tuple[float, float | None], rate_scale: float, speed: float) -> None:
+    """Refuses what `retimed` can't do.
+
+    Raises:
+        ValueError: One is out of range.
+    """
+    if not (math.isfinite(speed) and speed > 0):
+        raise ValueError(f"speed is a number above 0, not {speed!r}")
+    if not 0 < rate_scale <= MOST_COPIES:
+        most = f"at most {MOST_COPIES:,}"
+        raise ValueError(f"rate_scale is a number above 0 and {most}, not {rate_scale!r}")
+    start_s, end_s = slice_s
+    if not 0 <= start_s < (math.inf if end_s is None else end_s):
+        raise ValueError(f"a slice is from a second to a later one, not {slice_s!r}")
 
 
 def retimed(

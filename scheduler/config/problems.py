@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from scheduler.config.types import Unquoted
 from scheduler.core.names import did_you_mean
 from scheduler.errors import LaxityError
-from scheduler.yaml_loader import MALFORMED, Loader
+from scheduler.yaml_loader import MALFORMED, Loader, Repeated, repeated_keys
 
 Location = Sequence[str | int]
 
@@ -100,9 +100,8 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
         raise ConfigError(source, [Problem("", message, where)]) from None
     try:
         node = loader.get_single_node()
-        duplicates = list(_duplicates(node, [], set()))
-        if duplicates:
-            raise ConfigError(source, duplicates)
+        if twice := [_given_twice(repeated) for repeated in repeated_keys(node)]:
+            raise ConfigError(source, twice)
         data = loader.construct_document(node) if node else {}
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
@@ -142,24 +141,9 @@ def problem_at(file: Path | None, location: Location, message: str) -> Problem:
     return Problem(_place(found), message, line)
 
 
-def _duplicates(node: yaml.Node | None, place: Location, seen: set[int]) -> Iterator[Problem]:
-    # An alias may make a node contain itself.
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _duplicates(item, [*place, index], seen)
-    if isinstance(node, yaml.MappingNode):
-        first_lines: dict[str, int] = {}
-        for key, value in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            here = [*place, name]
-            if name in first_lines:
-                message = f"given twice; it is already on line {first_lines[name]}"
-                yield Problem(_place(here), message, line)
-            first_lines.setdefault(name, line)
-            yield from _duplicates(value, here, seen)
+def _given_twice(repeated: Repeated) -> Problem:
+    message = f"given twice; it is already on line {repeated.first_line}"
+    return Problem(_place(repeated.place), message, repeated.node.start_mark.line + 1)
 
 
 def _locate(location: Location, node: yaml.Node | None) -> tuple[list[str | int], int | None]:

@@ -264,6 +264,8 @@ def test_requests_that_are_repeated_come_between_the_others(journal):
     assert set(once) < set(thrice)
     assert times_ns(3, 2) != thrice == times_ns(3, 1)
     assert set(times_ns(0.5, 1)) < set(once)
+    with pytest.raises(ValueError, match=r"rate_scale is .* at most 1,000,000, not 1e\+300"):
+        times_ns(1e300, 1)
 
 
 def test_the_targets_are_those_that_there_were(journal):
