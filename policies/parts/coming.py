@@ -93,9 +93,9 @@ class Alike:
         return self._sums
 
 
-_Came = tuple[int, int, float, float, Alike, float, RequestClass]
+_Came = tuple[int, int, float, float, Alike, float]
 """When one came that could be in time by itself, how long it could wait, its weight times its odds,
-its cost, who is like it, what had been served before, and its class."""
+its cost, who is like it, and what had been served before."""
 
 
 class Coming:
@@ -108,13 +108,11 @@ class Coming:
     Attributes:
         groups: Those that are alike, together.
         least_slack_ns: Behind a run that isn't longer than that nobody is late, on any target.
-        is_one: Whether all of it is of one class.
     """
 
     def __init__(self, outlook: Outlook, admission: Admission) -> None:
         """Has seen nothing come."""
         self.groups: list[Alike] = []
-        self.is_one = False
         self.least_slack_ns = _ANY_NS
         self._outlook = outlook
         self._admission = admission
@@ -147,19 +145,18 @@ class Coming:
                 alike = self._known[shared] = Alike(*shared)
             alike.kind = kind
             worth = weight * self.odds(pace.bids[0])
-            self._came.append((now_ns, slack_ns, worth, cost_ns, alike, self._worth, kind))
+            self._came.append((now_ns, slack_ns, worth, cost_ns, alike, self._worth))
             self._uncounted += 1
 
     def _count(self, now_ns: int) -> None:
         self._uncounted = 0
-        first_ns, *_, worth, first = self._came[0]
+        first_ns, *_, worth = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
         groups: defaultdict[Alike, list[_Each]] = defaultdict(list)
-        for _, slack_ns, worth, cost_ns, alike, _, _ in self._came:
+        for _, slack_ns, worth, cost_ns, alike, _ in self._came:
             net = worth - worth_per_ns * cost_ns
             groups[alike].append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
         self.groups = list(groups)
-        self.is_one = all(kind == first for *_, kind in self._came)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
         for each, came in groups.items():
             each.count(came)
