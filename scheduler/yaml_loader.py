@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 import yaml
 
 MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
+
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class Loader(yaml.SafeLoader):
@@ -60,14 +62,23 @@ def _repeated(
         for index, item in enumerate(node.value):
             yield from _repeated(item, (*place, index), seen)
     if isinstance(node, yaml.MappingNode):
-        first_lines: dict[str, int] = {}
+        first_lines: dict[Hashable, int] = {}
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
-            here = (*place, name)
-            if name in first_lines:
-                yield Repeated(here, key, first_lines[name])
-            first_lines.setdefault(name, line)
+            here, said = (*place, name), {name, _meant(key)}
+            if first := [first_lines[each] for each in said if each in first_lines]:
+                yield Repeated(here, key, min(first))
+            for each in said:
+                first_lines.setdefault(each, line)
             yield from _repeated(value, here, seen)
+
+
+def _meant(key: yaml.Node) -> Hashable:
+    """What a key is for Python: 1, 0x1 and true are one; of what can be none, its text."""
+    if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+        meant: Hashable = yaml.constructor.SafeConstructor().construct_object(key)
+        return meant
+    return str(key.value)
 
 
 Loader.add_implicit_resolver(

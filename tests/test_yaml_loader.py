@@ -44,7 +44,16 @@ def test_costs_tolerances_and_options_may_have_an_exponent(tmp_path):
     assert dict(PolicyChoice.parse("goodput?scale=4e-1").options) == {"scale": 0.4}
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2", "b: {a: 1, 'a': 1}", "[{1: x, 2: y, 1: z}]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\na: 2",
+        "b: {a: 1, 'a': 1}",
+        "[{1: x, 2: y, 1: z}]",
+        "[{1: x, 0x1: y}]",
+        "{yes: 1, true: 2}",
+    ],
+)
 def test_a_key_stands_once(text):
     with pytest.raises(yaml.YAMLError, match="appears twice"):
         load(text)
