@@ -98,8 +98,9 @@ class Tempo:
         cycle_ns: After so long that comes again.
         begin_ns: Where in it time 0 is with `FIRST_SEED`, where it belongs to the very requests
             that are played. With other seeds, and where it is None, that is by chance.
-        known: How many times as long it is where nobody knows: one of these, by chance.
-        chance: That chance.
+        known: How many times as long it is where nobody knows: one of these, by chance; until the
+            tempo is placed by it, as usual.
+        seed: Of that chance.
     """
 
     steps: tuple[tuple[int, float | None], ...]
@@ -107,7 +108,7 @@ class Tempo:
     cycle_ns: int
     begin_ns: int | None = None
     known: tuple[float, ...] = (1.0,)
-    chance: int | str = FIRST_SEED
+    seed: int | str = FIRST_SEED
 
     def placed(self, seed: int | str) -> Tempo:
         """The same, with a begin; all devices of a seed and a cycle have one."""
@@ -115,7 +116,7 @@ class Tempo:
             return self
         begin_ns = random.Random(f"{seed} tempo").randrange(self.cycle_ns)
         known = tuple(factor for _, factor in self.steps if factor is not None)
-        return replace(self, begin_ns=begin_ns, known=known or self.known, chance=seed)
+        return replace(self, begin_ns=begin_ns, known=known or self.known, seed=seed)
 
     @property
     def least(self) -> float:
@@ -127,7 +128,7 @@ class Tempo:
         factor = _step_at(self.steps, (at_ns + (self.begin_ns or 0)) % self.cycle_ns)
         if factor is not None:
             return factor
-        return random.Random(f"{self.chance} pace {at_ns // UNKNOWN_NS}").choice(self.known)
+        return random.Random(f"{self.seed} pace {at_ns // UNKNOWN_NS}").choice(self.known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def _label(policy: Mapping[str, Any]) -> str:
 def _text(value: Any) -> str:
     """What an option is set to; a policy without options is its name."""
     if not isinstance(value, Mapping):
-        return str(value)
+        return "null" if value is None else str(value)
     if value.keys() == {"name"}:
         return str(value["name"])
     return f"{{{', '.join(f'{key}: {_text(each)}' for key, each in value.items())}}}"

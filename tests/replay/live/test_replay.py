@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from policies import make_policy
 from replay.experiment import PolicyChoice
-from replay.live.experiment import play_experiment
+from replay.live.experiment import _label, play_experiment
 from replay.live.inputs import random_inputs
 from replay.live.processes import LiveError
 from replay.live.replay import LiveEnding, LiveTally, Player, Spread, play_live, simulated
@@ -436,6 +436,11 @@ def test_a_schedule_that_cannot_be_read_on_ends_the_replay(box):
 def test_no_process_is_no_way_to_send(tmp_path):
     with pytest.raises(ValueError, match="processes is an integer from 1"):
         play_live(f"unix://{tmp_path}/s", [], processes=0)
+
+
+def test_a_policy_is_told_as_a_replay_takes_it():
+    policy = {"name": "hedge", "inner": {"name": "goodput", "quantile": None}}
+    assert dict(PolicyChoice.parse(_label(policy)).options) == {"inner": policy["inner"]}
 
 
 def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
