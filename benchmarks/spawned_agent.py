@@ -60,7 +60,9 @@ def spawned_agent(folder: Path, models: Path, niceness: int = 0, **settings: Any
 
 def prefer(pid: int, niceness: int) -> None:
     """Sets the niceness of a process and of its session, which its children share."""
-    os.setpriority(os.PRIO_PROCESS, pid, niceness)
+    for thread in psutil.Process(pid).threads():  # each has its own
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, thread.id, niceness)
     group = Path(f"/proc/{pid}/autogroup")
     if group.exists():  # only where the kernel shares processors among sessions first
         group.write_text(str(niceness))
@@ -71,7 +73,8 @@ def prefer_all(pid: int, niceness: int) -> None:
     if niceness:
         found = psutil.Process(pid)
         for process in (found, *found.children(recursive=True)):
-            prefer(process.pid, niceness)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                prefer(process.pid, niceness)
 
 
 def _wait_ready(url: str, agent: subprocess.Popen[bytes], log: Path) -> None:

