@@ -81,7 +81,7 @@ class Everywhere:
         quantile: Which quantile of latency to count on, from 0 to 1; if not given 0.95, or less
             where that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent.
+            longest batch that could be sent; four times that where nearly all is of one class.
     """
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
@@ -107,7 +107,7 @@ class Everywhere:
         self._displacement = Displacement(self._outlook, self.admission, self._coming)
         self._scarcity = Scarcity(self.admission)
         meanwhile = Meanwhile(self._outlook, self.admission, self._coming, self._scarcity)
-        self._worth = Worth(self._outlook, self._scarcity, meanwhile, self.scale)
+        self._worth = Worth(self._outlook, self._scarcity, meanwhile, self._coming, self.scale)
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""
@@ -259,7 +259,7 @@ class Goodput(Everywhere):
         quantile: Which quantile of latency to count on, from 0 to 1; if not given 0.95, or less
             where that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent.
+            longest batch that could be sent; four times that where nearly all is of one class.
     """
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:

@@ -32,6 +32,9 @@ LEAST = 16
 PART = 2
 """What came is counted anew after a part of it is new."""
 
+RARE = 0.1
+"""Classes that are together no more than such a share do not count as others."""
+
 _ANY_NS = 1 << 62
 
 _slack = itemgetter(1)
@@ -93,9 +96,9 @@ class Alike:
         return self._sums
 
 
-_Came = tuple[int, int, float, float, Alike, float]
+_Came = tuple[int, int, float, float, Alike, float, RequestClass]
 """When one came that could be in time by itself, how long it could wait, its weight times its odds,
-its cost, who is like it, and what had been served before."""
+its cost, who is like it, what had been served before, and its class."""
 
 
 class Coming:
@@ -108,11 +111,13 @@ class Coming:
     Attributes:
         groups: Those that are alike, together.
         least_slack_ns: Behind a run that isn't longer than that nobody is late, on any target.
+        is_one: Whether all of it is of one class, but for what is rare.
     """
 
     def __init__(self, outlook: Outlook, admission: Admission) -> None:
         """Has seen nothing come."""
         self.groups: list[Alike] = []
+        self.is_one = False
         self.least_slack_ns = _ANY_NS
         self._outlook = outlook
         self._admission = admission
@@ -145,18 +150,21 @@ class Coming:
                 alike = self._known[shared] = Alike(*shared)
             alike.kind = kind
             worth = weight * self.odds(pace.bids[0])
-            self._came.append((now_ns, slack_ns, worth, cost_ns, alike, self._worth))
+            self._came.append((now_ns, slack_ns, worth, cost_ns, alike, self._worth, kind))
             self._uncounted += 1
 
     def _count(self, now_ns: int) -> None:
         self._uncounted = 0
-        first_ns, *_, worth = self._came[0]
+        first_ns, *_, worth, _ = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
         groups: defaultdict[Alike, list[_Each]] = defaultdict(list)
-        for _, slack_ns, worth, cost_ns, alike, _ in self._came:
+        for _, slack_ns, worth, cost_ns, alike, _, _ in self._came:
             net = worth - worth_per_ns * cost_ns
             groups[alike].append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
         self.groups = list(groups)
+        kinds = [kind for *_, kind in self._came]
+        most = max(groups, key=lambda each: len(groups[each])).kind
+        self.is_one = kinds.count(most) >= (1.0 - RARE) * len(kinds)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
         for each, came in groups.items():
             each.count(came)

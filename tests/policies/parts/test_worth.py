@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import exp, log, log2
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from policies.goodput import Everywhere
 from policies.parts.serving import Candidate
-from policies.parts.worth import CALM, CROWD, ELSEWHERE, Worth
+from policies.parts.worth import CALM, CROWD, ELSEWHERE, ONE_CLASS, Worth
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
 
@@ -19,8 +20,10 @@ class Reckoning(Worth):
     """Notes every batch with what was thought of it, and what it is worth by the formula."""
 
     reckoned: ClassVar[list[tuple[Candidate, float, float]]] = []
+    scales: ClassVar[list[float]] = []
 
     def _ranked(self, found, losses, scale_ns):
+        self.scales.append(round(scale_ns / max(each.latency_ns for each in found), 6))
         ranked = super()._ranked(found, losses, scale_ns)
         for ((worth, _), candidate), lost in zip(ranked, losses, strict=True):
             plain = self._by_the_formula(candidate, scale_ns) - lost
@@ -51,18 +54,59 @@ class Noted(Everywhere):
 
     def _begin(self):
         super()._begin()
-        worth = self._worth
-        self._worth = Reckoning(self._outlook, self._scarcity, worth._meanwhile, self.scale)
+        meanwhile = self._worth._meanwhile
+        self._worth = Reckoning(self._outlook, self._scarcity, meanwhile, self._coming, self.scale)
+
+
+TWO_MODELS = """
+about: Two models on a GPU that lives on batches
+fleet:
+  models:
+    - {name: usual, base_ms: 5, per_item_ms: 1, batches: [1, 2, 4, 8]}
+    - {name: other, base_ms: 4, per_item_ms: 1, batches: [1, 2, 4, 8]}
+  boxes: [{devices: [{id: "gpu:0"}]}]
+workload:
+  requests: 2000
+  process: poisson
+  load: 1.0
+  mix:
+    - {model: usual, share: SHARE, deadline_ms: 40, size_bytes: 1000}
+    - {model: other, share: 1, deadline_ms: 40, size_bytes: 1000}
+"""
+
+
+def play_noted(file: Path) -> None:
+    Reckoning.reckoned.clear()
+    Reckoning.scales.clear()
+    choice = PolicyChoice.parse(f"{__name__}:Noted")
+    load_scenario(file).experiment(requests=2_000).simulate(choice, 1)
+
+
+def test_urgency_counts_less_where_all_is_of_one_class() -> None:
+    """Once that is known."""
+    play_noted(FOLDER / "steep-batches.yaml")
+    alone = Reckoning.scales.index(0.4 * ONE_CLASS)
+    assert alone < 20
+    assert set(Reckoning.scales[:alone]) <= {0.4}
+    assert set(Reckoning.scales[alone:]) == {0.4 * ONE_CLASS}
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(49, 0.9, 1.0), (3, 0.0, 0.0)])
+def test_what_is_rare_is_no_class_of_its_own(tmp_path, share, least, most) -> None:
+    """How often the longer scale is taken with one other in so many."""
+    file = tmp_path / "two.yaml"
+    file.write_text(TWO_MODELS.replace("SHARE", str(share)))
+    play_noted(file)
+    longer = Reckoning.scales.count(0.4 * ONE_CLASS) / len(Reckoning.scales)
+    assert least <= longer <= most
 
 
 @pytest.mark.parametrize("name", ["mixed-worth", "steep-batches"])
 def test_a_batch_is_worth_what_its_requests_are(name: str) -> None:
     """Those of one class are reckoned on from each other where one begins with another."""
-    Reckoning.reckoned.clear()
-    choice = PolicyChoice.parse(f"{__name__}:Noted")
-    load_scenario(FOLDER / f"{name}.yaml").experiment(requests=2_000).simulate(choice, 1)
+    play_noted(FOLDER / f"{name}.yaml")
     batches = [candidate.batch for candidate, *_ in Reckoning.reckoned]
-    assert len(batches) > 500
+    assert len(batches) > 400
     assert any(more[: len(less)] == less for less, more in pairwise(batches))
     assert any(
         one[0].kind == other[0].kind and one[0] is not other[0] for one, other in pairwise(batches)
