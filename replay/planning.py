@@ -89,7 +89,9 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
     for each in experiments:
         # What is wrong with a source shows with its first request.
         if next(each.arrivals(1), None) is None:
-            raise AskError(f"{ask.source} has no request{f' in {ask.slice}' if ask.slice else ''}")
+            cut = f" in {ask.slice}" if ask.slice else ""
+            thinned = f" that --rate-scale {ask.rate_scale:g} leaves" if ask.rate_scale < 1 else ""
+            raise AskError(f"{ask.source} has no request{cut}{thinned}")
     return experiments
 
 

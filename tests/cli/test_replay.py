@@ -235,6 +235,20 @@ def test_a_damaged_file_of_a_journal_is_left_out_and_named(run):
     assert f"{bad}, record 1: no msgpack" in err
 
 
+def test_a_part_of_a_journal_without_requests_is_told_as_one(run):
+    box = JournalledBox(Path("days"), "goodput", 3)
+    box.live(20)
+    box.close()
+    for words, said in [
+        (["--slice", "999:"], "days has no request in 999:"),
+        (["--rate-scale", "0.001"], "days has no request that --rate-scale 0.001 leaves"),
+        (["--slice", "0:1", "--rate-scale", "0.001"], "in 0:1 that --rate-scale 0.001 leaves"),
+    ]:
+        status, out, err = run("days", "--policy", "edf", "--no-bound", *words)
+        assert (status, out) == (2, "")
+        assert said in err
+
+
 def test_scenarios_write_their_rows(run):
     status, out, _ = run(
         "scenarios", "--only", "load-*", "--requests", "50", "--policy", "edf", "--json",

@@ -268,6 +268,18 @@ def test_requests_that_are_repeated_come_between_the_others(journal):
         times_ns(1e300, 1)
 
 
+def test_a_slice_is_cut_before_it_is_repeated_and_sped_up(journal):
+    fleet = load_fleet(journal)
+    whole = [arrival.at_ns for arrival in JournalSource(journal).arrivals(1, fleet)]
+    start_ns, end_ns = whole[-1] // 4, whole[-1] // 2
+    source = JournalSource(journal, speed=2, rate_scale=3, slice_s=(start_ns / 1e9, end_ns / 1e9))
+    played = [arrival.at_ns for arrival in source.arrivals(1, fleet)]
+    kept = [at_ns for at_ns in whole if start_ns <= at_ns < end_ns]
+    assert len(played) == 3 * len(kept) > 0
+    assert {(at_ns - start_ns) // 2 for at_ns in kept} <= set(played)
+    assert 0 <= min(played) <= max(played) <= (end_ns - start_ns) // 2
+
+
 def test_the_targets_are_those_that_there_were(journal):
     assert {spec.id: Counter(spec.offers) for spec in targets(journal)} == {
         spec.id: Counter(spec.offers) for spec in SPECS
