@@ -59,7 +59,7 @@ def spawned_agent(folder: Path, models: Path, niceness: int = 0, **settings: Any
 
 
 def prefer(pid: int, niceness: int) -> None:
-    """Sets the niceness of a process and of its session, which its children share."""
+    """Sets the niceness of a process, its threads, and its session, which its children share."""
     for thread in psutil.Process(pid).threads():  # each has its own
         with contextlib.suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, thread.id, niceness)
@@ -73,7 +73,8 @@ def prefer_all(pid: int, niceness: int) -> None:
     if niceness:
         found = psutil.Process(pid)
         for process in (found, *found.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
+            # Any of them may end meanwhile, which each way of asking tells otherwise.
+            with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                 prefer(process.pid, niceness)
 
 

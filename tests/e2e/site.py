@@ -120,6 +120,7 @@ def far_away(host: Host) -> Iterator[int]:
     link = ["replay", "link", *ends, "--rtt-ms", str(CLOUD_RTT_MS)]
     words = host.command(sys.executable, "-m", "scheduler.cli", *link)
     nowhere = subprocess.DEVNULL
+    # Niceness is a session's where the kernel groups by it, and the tests' own is not meant.
     with subprocess.Popen(
         words, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
     ) as process:

@@ -54,6 +54,7 @@ def before_all_else(boxes: BoxesAndCloud) -> Iterator[None]:
     """Lets boxes and who asks them run before the other tests, where one may: four boxes of a site
     have four machines, and these share one with whatever else runs.
     """
+    before = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):
         boxes.prefer(FIRST)
         os.setpriority(os.PRIO_PROCESS, 0, FIRST)
@@ -61,7 +62,7 @@ def before_all_else(boxes: BoxesAndCloud) -> Iterator[None]:
         yield
     finally:
         with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def went_on(load: SteadyLoad, part: float) -> None:

@@ -66,7 +66,7 @@ fleet:
     - {name: other, base_ms: 4, per_item_ms: 1, batches: [1, 2, 4, 8]}
   boxes: [{devices: [{id: "gpu:0"}]}]
 workload:
-  requests: 2000
+  requests: 3000
   process: poisson
   load: 1.0
   mix:
@@ -79,7 +79,7 @@ def play_noted(file: Path) -> None:
     Reckoning.reckoned.clear()
     Reckoning.scales.clear()
     choice = PolicyChoice.parse(f"{__name__}:Noted")
-    load_scenario(file).experiment(requests=2_000).simulate(choice, 1)
+    load_scenario(file).experiment(requests=3_000).simulate(choice, 1)
 
 
 def test_urgency_counts_less_where_all_is_of_one_class() -> None:
@@ -106,7 +106,7 @@ def test_a_batch_is_worth_what_its_requests_are(name: str) -> None:
     """Those of one class are reckoned on from each other where one begins with another."""
     play_noted(FOLDER / f"{name}.yaml")
     batches = [candidate.batch for candidate, *_ in Reckoning.reckoned]
-    assert len(batches) > 400
+    assert len(batches) > 500
     assert any(more[: len(less)] == less for less, more in pairwise(batches))
     assert any(
         one[0].kind == other[0].kind and one[0] is not other[0] for one, other in pairwise(batches)
