@@ -71,12 +71,12 @@ class Standing:
         self._most: dict[str, float] = {}
         self._slots = 0
         self._told_ns = self._offered_ns = 0
-        self._closed_until_ns = 0
+        self._closed_until_ns = self._doubted_until_ns = 0
 
     def begin(self, latencies: Mapping[str, Latencies]) -> None:
         """The server is there, with these models."""
         self.latencies = latencies
-        self._closed_until_ns = 0
+        self._closed_until_ns = self._doubted_until_ns = 0
         self._till.begin()
         self.too_large.clear()
         self._meter.moved()
@@ -122,7 +122,8 @@ class Standing:
 
     def tell(self) -> None:
         """Tells how things are now."""
-        until_ns = max(self._closed_until_ns, self._till.closed_until_ns)
+        closed_ns = max(self._closed_until_ns, self._doubted_until_ns)
+        until_ns = max(closed_ns, self._till.closed_until_ns)
         self._listener.on_changed(self._spec(), max(0, until_ns - time.monotonic_ns()))
 
     def tell_unpaid(self) -> None:
@@ -150,9 +151,14 @@ class Standing:
         self._closed_until_ns = max(self._closed_until_ns, time.monotonic_ns() + closed_ns)
         self.tell()
 
+    def doubt_for(self, doubted_ns: int) -> None:
+        """Takes no new batch for so long, in place of what was said of that before."""
+        self._doubted_until_ns = time.monotonic_ns() + doubted_ns
+        self.tell()
+
     def open(self) -> None:
         """Takes batches again."""
-        self._closed_until_ns = 0
+        self._closed_until_ns = self._doubted_until_ns = 0
         self.tell()
 
     def allow_sizes(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from scheduler.daemon.cloud.endpoint import Endpoint, RemoteError
+from scheduler.daemon.cloud.endpoint import Endpoint, Fault, RemoteError
 from scheduler.daemon.cloud.finding import Finder
 from scheduler.daemon.cloud.pace import ProbePace
 from scheduler.daemon.cloud.standing import Standing
@@ -16,6 +16,9 @@ from scheduler.daemon.ways.meter import WayMeter
 _MARGIN_NS = 3_000_000_000
 """A target whose breaker is open stays closed so much longer than the next probe should take, lest
 batches go there because this process was held up."""
+
+_SECOND_LOOK = 2
+"""A probe that is late is sent once more, with so many times the patience."""
 
 
 class Watch:
@@ -29,7 +32,7 @@ class Watch:
         pace: How often it is looked at, and how long each look may take.
         standing: Told what is found.
         under_way: How many bytes are there, or on their way.
-        on_silent: Called with the reason where a probe is not answered while the breaker is closed.
+        on_silent: Called with the reason where probes are not answered while the breaker is closed.
 
     Attributes:
         heard_ns: When the server last said anything.
@@ -117,17 +120,31 @@ class Watch:
     # -- probes
 
     async def _probe(self) -> None:
-        under_way = self._under_way()
-        # On one connection it comes after all that is being sent, whose time is no round trip.
-        patience_s = self._pace.patience_s() + self._meter.byte_ns * under_way / 1e9
+        error = await self._look(self._patience_s())
+        if error is not None and error.fault is Fault.SILENT and not self.is_open:
+            # It may have met a busy process. Until that is known nothing new goes there, and
+            # nothing that is there is taken back.
+            patience_s = _SECOND_LOOK * self._patience_s()
+            self._standing.doubt_for(int(patience_s * 1e9))
+            error = await self._look(patience_s)
+            if error is None:
+                self._standing.doubt_for(0)
+        if error is not None and not self.is_open:
+            self._on_silent(f"no answer to a probe: {error}")
+
+    async def _look(self, patience_s: float) -> RemoteError | None:
+        alone = not self._meter.is_bulk(self._under_way())
         try:
-            await self._finder.probe(patience_s, alone=not self._meter.is_bulk(under_way))
+            await self._finder.probe(patience_s, alone)
         except RemoteError as error:
-            if not self.is_open:
-                self._on_silent(f"no answer to a probe: {error}")
-            return
+            return error
         self.felt()
         self._standing.tell_changes()
+        return None
+
+    def _patience_s(self) -> float:
+        # On one connection it comes after all that is being sent, whose time is no round trip.
+        return self._pace.patience_s() + self._meter.byte_ns * self._under_way() / 1e9
 
     async def _try_again(self) -> None:
         try:

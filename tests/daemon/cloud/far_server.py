@@ -35,6 +35,7 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
     Attributes:
         behaviour: What an inference does; replaced by tests.
         alive: Whether it answers at all.
+        late: How many of the probes that come next get no answer in time.
         asked: The inferences that came in.
         shape: Of both tensors, as the metadata has them.
         names: What the model is called.
@@ -44,6 +45,7 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
         self.behaviour: Behaviour = good
         self.alive = asyncio.Event()
         self.alive.set()
+        self.late = 0
         self.asked: list[Any] = []
         self.metadata: list[dict[str, str]] = []
         self.cancelled = 0
@@ -74,6 +76,9 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
         await self.alive.wait()
+        if self.late:
+            self.late -= 1
+            await asyncio.sleep(60)
         return pb.ServerLiveResponse(live=True)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:

@@ -12,6 +12,7 @@ import structlog.testing
 
 from replay.links import LinkEmulator, OneWay
 from scheduler.core.outcomes import Outcome
+from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.cloud.link import CloudLink
 from tests.daemon.cloud.boxes import box_of, numbers
 from tests.daemon.cloud.far_server import far_server, good
@@ -54,6 +55,36 @@ def test_an_idle_link_that_dies_is_noticed_and_closed(tmp_path: Path):
             assert box.driver.core.targets["far"].spec.slots == 1
             assert numbers(await box.ask(2.0, deadline_ms=60_000)) == [4.0] * 4
             await box.until(lambda: box.driver.core.targets["far"].spec.slots > 1)
+
+    asyncio.run(run())
+
+
+def test_a_probe_that_is_late_is_sent_again_and_meanwhile_nothing_new_goes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def run() -> None:
+        async with far_server() as far, box_of(far.url, tmp_path, expected_ms=1) as box:
+            closed_for = []
+
+            def told(spec: TargetSpec, closed_ns: int) -> None:
+                closed_for.append(closed_ns)
+                tell(spec, closed_ns)
+
+            tell = box.driver.on_changed
+            monkeypatch.setattr(box.driver, "on_changed", told)
+            await box.until(lambda: box.is_up)
+            far.behaviour = hang
+            _, held = box.post(1.0, deadline_ms=60_000)
+            await box.until(lambda: far.asked)
+            far.behaviour = good
+            for _ in range(3):
+                closed_for.clear()
+                far.late = 1
+                await box.until(lambda: any(closed_for) and closed_for[-1] == 0)
+                assert numbers(await box.ask(2.0, deadline_ms=60_000)) == [4.0] * 4
+            assert box.link.describe()["breaker"]["trips"] == 0
+            assert not held.done()
+            assert far.cancelled == 0, "what was there has been left there"
 
     asyncio.run(run())
 
