@@ -116,7 +116,10 @@ def test_ten_thousand_requests_and_much_trouble_replay_to_the_same_commands(
     # What could not wait to be sent never was a request to the box.
     assert verdict.requests == outcomes.total() <= REQUESTS + 8
     assert outcomes["cancelled"] > 0
-    assert outcomes["completed"] >= endings["completed"] > 0
+    # Which of the two it is each decides by its own clock.
+    results = outcomes["completed"] + outcomes["late"]
+    assert results >= endings["completed"] + endings["late"]
+    assert endings["completed"] > 0
     assert outcomes["expired"] + outcomes["infeasible"] > 0
 
     again = list(arrivals(folder(agent)))
