@@ -22,7 +22,7 @@ PURE := tests/core tests/policies
 
 test: check $(VENV)/.kserve ## check, then every test, those of the pure rooms with coverage
 	$(BIN)/python -m pytest --cov -n 2 $(PURE)
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(addprefix --ignore=,$(PURE))
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(PURE))
 
 test-clouds: clouds $(VENV)/.dev ## what holds for targets, against Triton and MLServer as well
 	$(BIN)/python -m pytest tests/e2e/clouds

@@ -30,11 +30,30 @@ COVERED = ("tests/core/", "tests/policies/")
 folders and elsewhere, would take up to five times as long."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Nothing else is traced."""
+AGENTS = "tests/e2e/"
+"""Whose tests start agents: much to do for a while, and then mostly waiting."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nothing else is traced, and where workers share the files, agents have neighbours."""
     for item in items:
         if not item.nodeid.startswith(COVERED):
             item.add_marker("no_cover")
+    if hasattr(config, "workerinput"):
+        items[:] = _spread(items)
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Files with agents evenly among the others, and the largest of each kind first."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    placed: list[tuple[float, list[pytest.Item]]] = []
+    for has_agents in (True, False):
+        kind = [f for f in files.values() if f[0].nodeid.startswith(AGENTS) is has_agents]
+        kind.sort(key=len, reverse=True)
+        placed += [(index / len(kind), file) for index, file in enumerate(kind)]
+    return [item for _, file in sorted(placed, key=lambda each: each[0]) for item in file]
 
 
 @pytest.fixture(scope="session")
