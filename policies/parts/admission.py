@@ -253,6 +253,9 @@ class Admission:
         return missing
 
     def _remember(self, refused: Request) -> None:
-        if refused.kind not in self._refused and len(self._refused) >= _KINDS:
-            self._refused.clear()
-        self._refused.setdefault(refused.kind, deque(maxlen=REFUSED)).append(refused.deadline_ns)
+        remembered = self._refused.get(refused.kind)
+        if remembered is None:
+            if len(self._refused) >= _KINDS:
+                self._refused.clear()
+            remembered = self._refused[refused.kind] = deque(maxlen=REFUSED)
+        remembered.append(refused.deadline_ns)

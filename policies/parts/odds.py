@@ -137,8 +137,10 @@ def _promised(budget_ns: int, takes_ns: list[float], rate: tuple[float, ...]) ->
         rate: By batch size how many requests are done per nanosecond.
     """
     most = 0.0
-    for needed_ns, per_ns in zip(takes_ns, rate, strict=True):
+    for at, needed_ns in enumerate(takes_ns):
         if needed_ns >= budget_ns:
             break
-        most = max(most, per_ns * (1 - needed_ns / budget_ns))
+        promised = rate[at] * (1 - needed_ns / budget_ns)
+        if promised > most:
+            most = promised
     return most

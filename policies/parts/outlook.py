@@ -49,8 +49,8 @@ class Bid:
 
     def ladders(self) -> Iterator[tuple[Offer, Ladder]]:
         """Each offer with its latencies."""
-        for offer, curve in zip(self.offers, self.curves, strict=True):
-            ladder = curve.ladder(self.quantile)
+        for at, offer in enumerate(self.offers):
+            ladder = self.curves[at].ladder(self.quantile)
             yield offer, _with_transfer(ladder, self.item_ns) if self.item_ns else ladder
 
 
@@ -222,8 +222,12 @@ class Outlook:
 
     def earliest_ns(self, kind: RequestClass) -> int | None:
         """When one request of a class could be done, were it served next."""
-        starts = self.starts_ns
-        return min([starts[target_id] + ns for target_id, ns in self._ones_ns(kind)], default=None)
+        soonest_ns = None
+        for target_id, one_ns in self._ones_ns(kind):
+            done_ns = self.starts_ns[target_id] + one_ns
+            if soonest_ns is None or done_ns < soonest_ns:
+                soonest_ns = done_ns
+        return soonest_ns
 
     def _ones_ns(self, kind: RequestClass) -> list[tuple[str, int]]:
         """How long each target takes for a single request of a class."""

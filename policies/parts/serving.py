@@ -99,7 +99,8 @@ def candidates(outlook: Outlook, target: TargetState) -> Iterator[Candidate]:
     start_ns = outlook.starts_ns[target.spec.id]
     for queue, bid in outlook.waiting(target):
         for offer, ladder in bid.ladders():
-            for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
+            for at, size in enumerate(ladder.sizes):
+                latency_ns = ladder.latency_ns[at]
                 done_ns = start_ns + latency_ns
                 batch = queue.first(size, done_ns) if size <= len(queue) else []
                 if len(batch) < size:

@@ -196,9 +196,10 @@ class Worth:
             bid: What this target offers to the class.
             at_a_price: Whether those that are paid for count.
         """
-        others = [
-            self._outlook.done_ns(other)
-            for other in self._outlook.bids(bid.kind)
-            if other is not bid and (at_a_price or not other.target.spec.is_dear)
-        ]
-        return min(others, default=_NEVER_NS)
+        soonest_ns = _NEVER_NS
+        for other in self._outlook.bids(bid.kind):
+            if other is not bid and (at_a_price or not other.target.spec.is_dear):
+                done_ns = self._outlook.done_ns(other)
+                if done_ns < soonest_ns:
+                    soonest_ns = done_ns
+        return soonest_ns
