@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict, deque
 from itertools import accumulate, pairwise
-from operator import itemgetter, mul
+from operator import mul
 
 from policies.parts.admission import Admission
 from policies.parts.outlook import Bid, Outlook
@@ -36,8 +36,6 @@ RARE = 0.1
 """Classes that are together no more than such a share do not count as others."""
 
 _ANY_NS = 1 << 62
-
-_slack = itemgetter(1)
 
 _Shared = tuple[int, int, frozenset[str]]
 """A priority, the step of a cost per weight, and who serves what has them."""
@@ -124,6 +122,7 @@ class Coming:
         self._came: deque[_Came] = deque(maxlen=RECENT)
         self._uncounted = 0
         self._known: dict[_Shared, Alike] = {}
+        self._came_ns: list[int] = []
         self._gaps_ns: list[int] = []
         self._sums_ns: list[int] = [0]
         self._worth = 0.0
@@ -158,11 +157,15 @@ class Coming:
         first_ns, *_, worth, _ = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
         groups: defaultdict[Alike, list[_Each]] = defaultdict(list)
-        for _, slack_ns, worth, cost_ns, alike, _, _ in self._came:
+        kinds = []
+        least_ns = _ANY_NS
+        for _, slack_ns, worth, cost_ns, alike, _, kind in self._came:
             net = worth - worth_per_ns * cost_ns
             groups[alike].append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
+            kinds.append(kind)
+            if slack_ns < least_ns:
+                least_ns = slack_ns
         self.groups = list(groups)
-        kinds = [kind for *_, kind in self._came]
         # Who is nearly all of them is among a few.
         most = max([kinds.count(kind) for kind in set(kinds[:: len(kinds) // 4])])
         self.is_one = most >= (1.0 - RARE) * len(kinds)
@@ -170,10 +173,9 @@ class Coming:
         for each, came in groups.items():
             each.count(came)
         unlike_ns = max([self._admission.pace(each.kind).unlike_ns for each in groups])
-        self.least_slack_ns = min(map(_slack, self._came)) - unlike_ns
-        came_ns = [each[0] for each in self._came]
-        self._gaps_ns = sorted([later - earlier for earlier, later in pairwise(came_ns)])
-        self._sums_ns = list(accumulate(self._gaps_ns, initial=0))
+        self.least_slack_ns = least_ns - unlike_ns
+        self._came_ns = [each[0] for each in self._came]
+        self._gaps_ns = []
 
     def since_ns(self) -> int:
         """In how much time all of that came."""
@@ -185,6 +187,9 @@ class Coming:
         Of the gaps between those that came only such count as were longer. Where each comes by
         itself that says nothing; after the last of a bunch it is long until the next bunch.
         """
+        if not self._gaps_ns:  # where no run is as long as anybody could wait, nobody asks
+            self._gaps_ns = sorted([later - earlier for earlier, later in pairwise(self._came_ns)])
+            self._sums_ns = list(accumulate(self._gaps_ns, initial=0))
         gaps_ns, sums_ns = self._gaps_ns, self._sums_ns
         age_ns = self._outlook.view.now_ns - self._came[-1][0]
         shorter = bisect_right(gaps_ns, age_ns)
