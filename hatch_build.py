@@ -19,6 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ASKED = "LAXITY_COMPILED"
+_PLAIN = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
 CHECKER = "[mypy]\nexplicit_package_bases = True\nmypy_path = .\nfollow_imports = silent\n"
 
 
@@ -54,7 +55,7 @@ class CompiledScheduler(BuildHookInterface):
             shutil.copytree(Path(self.root, package), self._folder / package)
         for module in self.config["modules"]:
             path = self._folder / module
-            path.write_text(with_constructors(path.read_text()))
+            path.write_text(with_constants(with_constructors(path.read_text())))
         self._folder.joinpath("mypy.ini").write_text(CHECKER)
         command = [sys.executable, "-m", "mypyc", *self.config["modules"]]
         ended = subprocess.run(command, cwd=self._folder, capture_output=True, text=True)
@@ -84,6 +85,23 @@ def with_constructors(source: str) -> str:
             if fields and "__post_init__" not in [getattr(each, "name", "") for each in node.body]:
                 end = fields[-1].end_lineno or 0
                 lines[end : end + (not lines[end])] = [_constructor(fields)]
+    return "\n".join(lines)
+
+
+def with_constants(source: str) -> str:
+    """The same module, in which plain values with names in capitals are final, so compiled in.
+
+    Else they would be looked up by name each time, and be whatever they are by then.
+    """
+    lines = source.split("\n")
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.isupper():
+                if all(isinstance(each, _PLAIN) for each in ast.walk(value)):
+                    at = node.lineno - 1
+                    lines[at] = lines[at].replace(name, f"{name}: Final", 1)
+    future = "from __future__ import annotations"
+    lines[lines.index(future)] = f"{future}; from typing import Final"
     return "\n".join(lines)
 
 

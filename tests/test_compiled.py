@@ -30,6 +30,11 @@ assert pickle.loads(pickle.dumps(made)) == made
 assert made.requests[0].priority == 3
 assert BatchDone(1) == BatchDone(1, {}) and BatchDone(1).errors is not BatchDone(1).errors
 """
+NUMBERS = """
+import policies.goodput
+policies.goodput.LEAST_SCALE = 1.0
+policies.goodput.Goodput(scale=0.5)
+"""
 INHERITED = """
 from policies.goodput import Goodput
 from replay.experiment import PolicyChoice
@@ -89,6 +94,13 @@ def test_each_compiled_module_loads_by_itself(compiled, tmp_path):
 @pytest.mark.timeout(600)
 def test_values_are_made_by_compiled_code(compiled, tmp_path):
     run(VALUES, path=compiled, cwd=tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_numbers_with_names_are_compiled_in(compiled, tmp_path):
+    run(NUMBERS, path=compiled, cwd=tmp_path)
+    with pytest.raises(AssertionError, match="scale must be at least"):
+        run(NUMBERS, path=ROOT, cwd=tmp_path)
 
 
 @pytest.mark.timeout(600)
