@@ -12,8 +12,17 @@ cancellation, and the panic of a module in Rust are no `Exception`, but failures
 
 
 def words_of(fault: BaseException) -> str:
-    """What was raised, and its text where it has one, as a `MemoryError` has none."""
-    return f"{type(fault).__name__}: {text}" if (text := str(fault)) else type(fault).__name__
+    """What was raised, and its text where it has one, as a `MemoryError` has none.
+
+    Nothing in the text commands a terminal, and one that can't be made ends nothing.
+    """
+    try:
+        text = "".join([c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(fault)])
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
+        text = f"(its text can't be had: {type(error).__name__})"
+    return f"{type(fault).__name__}: {text}" if text else type(fault).__name__
 
 
 _ROOMS = ("scheduler", "policies", "replay")

@@ -75,6 +75,26 @@ def test_a_failure_without_a_text_is_told_by_its_name():
         scripted([MemoryError()]).handle(Submitted((ONE,)), 0)
 
 
+class Mute(Exception):
+    """Fails again when asked what it has to say."""
+
+    def __str__(self) -> str:
+        raise ValueError("nothing")
+
+
+def test_a_failure_whose_text_cannot_be_had_is_one_all_the_same():
+    told = r"^Mute: \(its text can't be had: ValueError\), at "
+    with pytest.raises(PolicyFailed, match=told) as failed:
+        scripted([Place("cpu:0", offer(), (ONE,), "go"), Mute()]).handle(Submitted((ONE,)), 0)
+    assert [sent.request_ids for sent in of(Dispatch, failed.value.commands)] == [(1,)]
+
+
+def test_nothing_in_the_text_of_a_failure_commands_a_terminal():
+    with pytest.raises(PolicyFailed) as failed:
+        scripted([OSError("größer\n\x1b[2J\x07")]).handle(Submitted((ONE,)), 0)
+    assert str(failed.value).startswith("OSError: größer\n\\x1b[2J\\x07, at ")
+
+
 def test_an_interruption_is_no_failure_of_the_policy():
     with pytest.raises(KeyboardInterrupt):
         scripted([KeyboardInterrupt()]).handle(Submitted((ONE,)), 0)
