@@ -108,7 +108,7 @@ def _planned(ask: Ask) -> list[Experiment]:
     if _is_scenario(path):
         _refuse_trace_options(ask)
         return [_placed(load_scenario(path).experiment(ask.requests, ask.load), ask)]
-    return [_workload(ask, path.stem, load_workload(path))]
+    return [_workload(ask, path.stem, load_workload(path, ask.requests))]
 
 
 def _standard(ask: Ask) -> Any:
@@ -156,8 +156,6 @@ def _workload(ask: Ask, name: str, workload: Workload) -> Experiment:
         workload = replace(
             workload, streams=tuple(_retimed(s, ask) if s in traced else s for s in streams)
         )
-    if ask.requests is not None:
-        workload = replace(workload, requests=ask.requests)
     return Experiment(name, WorkloadSource(workload), _fleet(ask), load_of(workload))
 
 
@@ -258,5 +256,6 @@ def _slice(text: str | None) -> tuple[float, float | None]:
         raise AskError(f"--slice is FROM:TO in seconds, such as 60:120, not {text!r}") from None
     last = math.inf if found[1] is None else found[1]
     if not 0 <= found[0] < last or found[1] == math.inf:
-        raise AskError(f"--slice goes from a second to a later one, not {text!r}")
+        wanted = "goes from a second, 0 or more, to a later one, or without one to the end"
+        raise AskError(f"--slice {wanted}, as 60:, not {text!r}")
     return found

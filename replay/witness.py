@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 _WITNESS = """
 import sys
@@ -43,7 +44,10 @@ def noted(doing: str) -> Iterator[None]:
 
 @contextmanager
 def witnessed() -> Iterator[None]:
-    """Has stderr told what was `noted` last, should this process end inside."""
+    """Has stderr told what was `noted` last, should this process end inside, and not as a success.
+
+    That is the one way in which foreign code can say that all went well when it did not.
+    """
     global _write
     witness = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _WITNESS],
@@ -58,10 +62,17 @@ def witnessed() -> Iterator[None]:
         with suppress(OSError):  # without a witness it only goes untold
             os.write(number, " ".join(doing.split()).encode(errors="replace") + b"\n")
 
+    own, end = os.getpid(), os._exit
+
+    def end_badly(status: int) -> NoReturn:
+        end(status or 1 if os.getpid() == own else status)
+
     _write = write
+    os._exit = end_badly
     try:
         yield
     finally:
+        os._exit = end
         _write = before
         write("no more")  # the pipe may stay open: processes that a policy has started have it
         witness.stdin.close()

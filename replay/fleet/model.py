@@ -168,8 +168,8 @@ class Fleet:
         late = sum(at_ns > last_ns for at_ns in moments)
         if not late:
             return []
-        told = f"of {len(moments)} events and drifts of fleet {self.name} {late} come"
-        return [f"{told} after the last request, and no request met them"]
+        told = f"in fleet {self.name}, {late} of {len(moments)} events and drifts"
+        return [f"{told} come after the last request, and no request met them"]
 
     # -- what the scheduler is told
 

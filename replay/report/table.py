@@ -343,10 +343,11 @@ def compared(found: Study, asked: tuple[str, str] | None) -> tuple[str, str] | N
 
 def _differences_table(found: Study, pair: tuple[str, str]) -> Table:
     title = f"{pair[0]} less {pair[1]}: on time, percentage points"
-    table = Table("case", box=box.SIMPLE_HEAD, title=Text(title), title_justify="left")
-    table.add_column("difference", justify="right")
-    table.add_column("seeds", justify="right")
-    table.add_column("")
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left")
+    table.add_column("case", overflow="fold")
+    table.add_column("difference", justify="right", overflow="fold")
+    table.add_column("seeds", justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
     for each in differences(found, *pair):
         name = each.case.name if each.case else "mean of all"
         seeds = str(each.estimate.count)

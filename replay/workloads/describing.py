@@ -32,7 +32,7 @@ _MOST = 10**12
 _MOST_CLIENTS = 100_000
 
 
-def load_workload(path: Path | str) -> Workload:
+def load_workload(path: Path | str, requests: int | None = None) -> Workload:
     """Reads a description; paths in it are relative to its folder.
 
     Raises:
@@ -44,16 +44,22 @@ def load_workload(path: Path | str) -> Workload:
         raise WorkloadError(f"{path}: can't be opened ({error.strerror})") from None
     except MALFORMED as error:
         raise WorkloadError(f"{path}: not YAML: {error}") from None
-    return parse_workload(data, str(path), Path(path).parent)
+    return parse_workload(data, str(path), Path(path).parent, requests)
 
 
-def parse_workload(data: object, source: str = "workload", folder: Path | str = ".") -> Workload:
+def parse_workload(
+    data: object,
+    source: str = "workload",
+    folder: Path | str = ".",
+    requests: int | None = None,
+) -> Workload:
     """A workload from the mapping that describes it.
 
     Args:
         data: The mapping.
         source: What it is called in errors.
         folder: Where the paths of traces begin.
+        requests: How many there are at most, in place of what the mapping says.
 
     Raises:
         WorkloadError: It isn't a workload; the message names the key.
@@ -61,7 +67,8 @@ def parse_workload(data: object, source: str = "workload", folder: Path | str = 
     wanted = "a mapping with process and mix"
     keys = Keys(data, source, "", f"{wanted}, or with streams")
     seconds = keys.number("seconds", "seconds above 0") if "seconds" in keys else None
-    requests = keys.whole("requests", "a whole number from 1", 0, 1, _MOST) or None
+    own = keys.whole("requests", "a whole number from 1", 0, 1, _MOST)
+    requests = requests or own or None
     keys.take("seconds")
     streams: list[Stream | TraceStream | ClientStream] = []
     if "streams" in keys:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.inputs import InputProblem
+from scheduler.cli.tables import plain_table
 from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
@@ -150,7 +150,7 @@ def _show(
         console.print(f"{label} breaks a law; the scenarios were not played.", markup=False)
         return
     policies = list(next(iter(shares.values())))
-    table = Table("in time", *policies, box=None, header_style="bold")
+    table = plain_table("in time", *policies, right=policies)
     for scenario, by_policy in shares.items():
         cells = [by_policy.get(policy) for policy in policies]
         table.add_row(scenario, *("" if cell is None else f"{cell:.1%}" for cell in cells))

@@ -110,7 +110,10 @@ def replay(
         typer.Option(min=0.001, metavar="MS", help="Their deadline, in place of the trace's own."),
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Play so many at most.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Play so many at most; of a workload in place of its own."
+        ),
     ] = None,
     only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
     jobs: Annotated[
@@ -155,7 +158,7 @@ def replay(
         from replay.planning import Ask, plan
         from replay.witness import witnessed
 
-        check_places(json_file, full, report, chart, read=(source, fleet))
+        check_places(json_file, full, report, chart, read=(source, fleet), begin=b"[{<")
         if _is_live(against):
             _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
         ask = Ask(

@@ -302,6 +302,10 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["load-0_5", "--report", "empty"], "empty is a folder"),
         (["work.yaml", "--fleet", "fleet.yaml", "--json", "./work.yaml"], "is what is read"),
         (["work.yaml", "--fleet", "fleet.yaml", "--report", "fleet.yaml"], "is what is read"),
+        (["load-0_5", "--policy", "broken.py", "--json", "broken.py"], "is there, and no result"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--full", "work.yaml"], "is there, and no result"),
+        (["load-0_5", "--json", "-"], "- is no file; name one to write to, or /dev/stdout"),
+        (["trace.csv", "--fleet", "fleet.yaml", "--slice", "-5:5"], "from a second, 0 or more, to"),
         (["work.yaml", "--fleet", "tcp://box"], "'tcp://box' lacks a port: tcp://HOST:PORT"),
         (["load-0_5", "--only", "load-*"], "--only is for 'scenarios'"),
         (["trace.csv", "--fleet", "fleet.yaml", "--deadline-ms", "inf"], "a number is too large"),
@@ -407,6 +411,26 @@ def test_what_was_played_until_ctrl_c_is_told(files, box, jobs):
     assert f"interrupted when {ended:,} requests had ended" in " ".join(out.split())
     assert "Traceback" not in err
     assert process.returncode == 130
+
+
+def test_a_result_is_replaced_and_a_link_to_it_is_the_same_file(run, files):
+    played = ["load-0_5", "--policy", "edf", "--requests", "9", "--no-bound"]
+    (files / "link.json").symlink_to("rows.json")
+    for _ in range(2):
+        assert run(*played, "--json", "rows.json", "--report", "page.html")[0] == 0
+    status, _, err = run(*played, "--json", "rows.json", "--full", "link.json")
+    assert (status, err) == (2, f"laxity: {files / 'rows.json'} is named twice\n")
+    assert len(rows(files / "rows.json")) == 1
+
+
+def test_requests_are_the_end_of_a_workload_without_one(run, files):
+    text = "{process: poisson, rate_per_s: 50, mix: [{model: digits, deadline_ms: 50}]}"
+    (files / "endless.yaml").write_text(text)
+    played = ["endless.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound"]
+    assert "has no end; give it seconds or requests" in run(*played)[2]
+    assert run(*played, "--requests", "20", "--json", "rows.json")[0] == 0
+    (row,) = rows(files / "rows.json")
+    assert row["requests"] == 20
 
 
 def test_files_of_the_same_name_are_refused_before_anything_is_played(run):

@@ -61,6 +61,7 @@ def test_a_policy_that_ends_the_process_is_named(tmp_path: Path, command, how, t
     )
     assert told.format(name) in ended.stderr
     assert ended.stdout == ""
+    assert ended.returncode != 0
 
 
 FORKING = """
