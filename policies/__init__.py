@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
@@ -118,16 +118,22 @@ def wrapped(options: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]
     return found
 
 
-def _check_options(name: str, factory: PolicyFactory, given: Iterable[str]) -> None:
-    """Makes sure that a policy takes options of these names.
+def _check_options(name: str, factory: PolicyFactory, given: Collection[str]) -> None:
+    """Makes sure that a policy takes options of these names, and needs no others.
 
     Raises:
-        ValueError: It doesn't; names those that it has.
+        ValueError: It doesn't, and names those that it has; or it does.
     """
     try:
         parameters = signature(factory).parameters.values()
     except (TypeError, ValueError):
         return  # compiled code need not have one: then the call itself says what is wrong
+    for each in parameters:
+        by_name = each.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        if by_name and each.default is Parameter.empty and each.name not in given:
+            example = "edf" if each.name == "inner" else "..."
+            told = f"on a command line '{name}?{each.name}={example}'"
+            raise ValueError(f"policy {name!r} needs its option {each.name}; {told}")
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = [each.name for each in parameters if each.kind is not Parameter.VAR_POSITIONAL]

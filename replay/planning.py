@@ -17,7 +17,7 @@ from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
 from scheduler import Unavailable
-from scheduler.core.names import did_you_mean
+from scheduler.core.names import did_you_mean, hint
 from scheduler.yaml_loader import MALFORMED, load
 
 SCENARIOS = "scenarios"
@@ -124,7 +124,9 @@ def _named(ask: Ask) -> Any:
     if ask.source == "-":
         raise AskError(f"stdin can't be played: {_READ_AGAIN}")
     if "/" in ask.source or Path(ask.source).suffix:
-        raise AskError(f"there is no file {ask.source}")
+        path = Path(ask.source)
+        beside = [each.name for each in path.parent.glob("*")]
+        raise AskError(f"there is no file {ask.source}{hint(path.name, beside)}")
     meant = did_you_mean(ask.source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
     raise AskError(f"there is no file and no scenario called {ask.source!r}; {meant}")
 

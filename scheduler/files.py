@@ -7,6 +7,8 @@ import os
 import threading
 from pathlib import Path
 
+from scheduler.core.names import hint
+
 
 def replace_file(
     path: Path, content: str | bytes, *, durable: bool = False, mode: int = 0o666
@@ -36,3 +38,12 @@ def replace_file(
         with contextlib.suppress(OSError):
             os.unlink(fresh)
         raise
+
+
+def hint_beside(path: Path, pattern: str = "*") -> str:
+    """For an error: the file beside one that is missing that was probably meant; or nothing."""
+    try:
+        others = [] if path.exists() else [each.name for each in path.parent.glob(pattern)]
+    except OSError:
+        others = []
+    return hint(path.name, others)

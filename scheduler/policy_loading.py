@@ -24,6 +24,7 @@ from scheduler.config.problems import ConfigError, problem_at
 from scheduler.core.errors import INTERRUPTIONS, words_of
 from scheduler.core.names import hint
 from scheduler.core.policy import Policy
+from scheduler.files import hint_beside
 
 GROUP = "laxity.policies"
 """The entry points under which other distributions offer policies."""
@@ -147,13 +148,8 @@ def _path(where: str) -> Path:
 
 def _file(name: str, path: Path) -> ModuleType:
     if not path.is_file():
-        try:
-            others = [p.name for p in path.parent.glob("*.py")]
-        except OSError:
-            others = []
-        raise ValueError(
-            f"policy {name!r}: there is no file {path.absolute()}{hint(path.name, others)}"
-        )
+        told = f"there is no file {path.absolute()}{hint_beside(path, '*.py')}"
+        raise ValueError(f"policy {name!r}: {told}")
     module_name = f"laxity_policy_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:

@@ -39,6 +39,7 @@ _UNITS = {
         (1e3, "us µs μs usec microsecond microseconds"),
         (1e6, "ms msec millis millisecond milliseconds"),
         (1e9, "s sec secs second seconds"),
+        (60e9, "min mins minute minutes"),
     )
     for word in words.split()
 }

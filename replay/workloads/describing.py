@@ -144,7 +144,8 @@ def _rate(keys: Keys, cameras: int | None) -> tuple[float | None, float | None]:
     given = [way for way in ways if keys.take(way) is not None]
     if len(given) != 1:
         got = " and ".join(given) or "none"
-        raise WorkloadError(f"{keys} should have one of {', '.join(ways)}; it has {got}")
+        hint = keys.misspelt(*ways) if not given else ""
+        raise WorkloadError(f"{keys} should have one of {', '.join(ways)}; it has {got}{hint}")
     value = keys.number(given[0], "a number above 0")
     if given[0] == "load":
         return None, value

@@ -8,7 +8,7 @@ from typing import Any
 
 from replay.workloads.amounts import Amount, Fixed, OneOf, Uniform
 from replay.workloads.errors import WorkloadError
-from scheduler.core.names import did_you_mean
+from scheduler.core.names import did_you_mean, near
 
 
 class Keys:
@@ -52,8 +52,15 @@ class Keys:
     def wrong(self, key: str, wanted: str) -> WorkloadError:
         """The error for a value that is not as wanted."""
         got = self._data.get(key)
-        said = "it is missing" if got is None else f"got {shortened(got)}"
+        said = f"it is missing{self.misspelt(key)}" if got is None else f"got {shortened(got)}"
         return self.problem(key, f"should be {wanted}; {said}")
+
+    def misspelt(self, *missing: str) -> str:
+        """For an error: which key that nobody took may be one of those missing; else empty."""
+        for key in self._data:
+            if key not in self._taken and (meant := near(_spelt(key), missing)):
+                return f", but there is {key!r}; did you mean {meant!r}?"
+        return ""
 
     def problem(self, key: str, said: str) -> WorkloadError:
         """The error that says something of a key."""
@@ -144,7 +151,12 @@ def is_number(value: object) -> bool:
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known word that was probably meant, or all of them."""
     names = list(known)
-    return did_you_mean(word.lower().replace("-", "_"), names, f"known here: {', '.join(names)}")
+    return did_you_mean(_spelt(word), names, f"known here: {', '.join(names)}")
+
+
+def _spelt(word: str) -> str:
+    """As keys are: small, and with underscores."""
+    return word.lower().replace("-", "_")
 
 
 def shortened(value: object) -> str:

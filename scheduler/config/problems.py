@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from scheduler.config.types import Unquoted
 from scheduler.core.names import did_you_mean
 from scheduler.errors import LaxityError
+from scheduler.files import hint_beside
 from scheduler.yaml_loader import MALFORMED, Loader, Repeated, repeated_keys
 
 Location = Sequence[str | int]
@@ -76,7 +77,8 @@ def read_yaml_file(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(str(path), [Problem("", f"can't be read: {error.strerror}")]) from None
+        told = f"can't be read: {error.strerror}{hint_beside(path)}"
+        raise ConfigError(str(path), [Problem("", told)]) from None
     except UnicodeDecodeError as error:
         message = f"not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
         raise ConfigError(str(path), [Problem("", message)]) from None

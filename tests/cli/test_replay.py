@@ -290,6 +290,8 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
     [
         (["lod-0_5"], "did you mean 'load-0_5'?"),
         (["lod-0_5.csv"], "laxity: there is no file lod-0_5.csv\n"),
+        (["work.yml"], "laxity: there is no file work.yml (did you mean 'work.yaml'?)\n"),
+        (["load-0_5", "--fleet", "flete.yaml"], "file or directory (did you mean 'fleet.yaml'?)"),
         (["-", "--fleet", "fleet.yaml", "--format", "rates"], "stdin can't be played: a trace is"),
         (["nofile", "--fleet", "fleet.yaml", "--format", "rates"], "no file and no scenario"),
         (["days/journal"], "laxity: there is no file days/journal\n"),

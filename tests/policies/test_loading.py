@@ -206,6 +206,21 @@ def test_an_option_may_have_any_name(own):
         make_policy("edf", name="x")
 
 
+def test_an_option_that_is_needed_is_told_with_how_to_give_it(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from policies.parts.wrapping import Wrapper\n"
+        "class Mine(Wrapper):\n"
+        "    def __init__(self, inner, *, depth, **more): super().__init__(inner)\n"
+        "    def decide(self, view): return self.inner.decide(view)\n"
+    )
+    with pytest.raises(ValueError, match=r"needs its option inner; .*mine\.py\?inner=edf'"):
+        load_policy(str(file))
+    with pytest.raises(ValueError, match=r"needs its option depth; .*mine\.py\?depth=\.\.\.'"):
+        load_policy(str(file), inner="edf")
+    assert load_policy(str(file), inner="edf", depth=1)
+
+
 def test_an_option_that_is_not_one_is_told(own):
     with pytest.raises(ValueError, match=r"has no option 'width'.*; it has quantile, depth"):
         load_policy(str(own), width=3)

@@ -222,6 +222,7 @@ def test_a_bad_table_is_named_with_its_line(tmp_path, rows, said):
         ("p{}_s", 1000 * MS),
         ("p{} (sec)", 1000 * MS),
         ("p{}_seconds", 1000 * MS),
+        ("p{}_min", 60_000 * MS),
         ("p{} (microseconds)", 1000),
     ],
 )
