@@ -44,7 +44,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files with agents evenly among the others, and the largest of each kind first."""
+    """Files with agents evenly among the others, and the largest of each kind first.
+
+    The last of the others come after them: they are short, so that all workers end together.
+    """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
@@ -52,7 +55,8 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     for has_agents in (True, False):
         kind = [f for f in files.values() if f[0].nodeid.startswith(AGENTS) is has_agents]
         kind.sort(key=len, reverse=True)
-        placed += [(index / len(kind), file) for index, file in enumerate(kind)]
+        part = 0.8 if has_agents else 1.0
+        placed += [(part * index / len(kind), file) for index, file in enumerate(kind)]
     return [item for _, file in sorted(placed, key=lambda each: each[0]) for item in file]
 
 

@@ -579,7 +579,7 @@ class NextBest(OnnxRuntime):
         run = session.run
 
         def slowly(inputs):
-            time.sleep(0.05)
+            time.sleep(0.2)  # a busy machine may hold the other one up
             return run(inputs)
 
         session.run = slowly  # type: ignore[method-assign]
