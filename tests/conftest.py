@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """Files with agents evenly among the others, and the largest of each kind first.
 
-    The last of the others come after them: they are short, so that all workers end together.
+    The last of the others come after them: most are short, so that all workers end together.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scheduler.cli.help import COMMAND, examples
-from scheduler.cli.inputs import check_places
+from scheduler.cli.places import check_places
 
 app = typer.Typer(add_completion=False)
 

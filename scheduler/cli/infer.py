@@ -15,8 +15,9 @@ from rich.console import Console
 from scheduler.cli.box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.infer_view import Ended, report, save, show, why
-from scheduler.cli.inputs import InputProblem, Prepared, check_places, load_inputs
+from scheduler.cli.inputs import InputProblem, Prepared, load_inputs
 from scheduler.cli.models import model_called
+from scheduler.cli.places import check_places
 from scheduler.cli.streams import say
 from scheduler.client.call import (
     DEFAULT_PRIORITY,

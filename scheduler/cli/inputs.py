@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,45 +36,6 @@ class InputProblem(LaxityError):
     """An input can't be made of what was named on the command line."""
 
     code = "usage"
-
-
-def check_places(
-    *paths: Path | None, read: Iterable[str | None] = (), begin: bytes | None = None
-) -> None:
-    """Makes sure, before long work, that files could be where its results are to be written.
-
-    Args:
-        paths: Where.
-        read: What the work reads.
-        begin: With which of these bytes results begin. A file that begins with another one is
-            something else, which the work may well read, and is not replaced; None for any file.
-
-    Raises:
-        InputProblem: One could not, two would be the same, or one is read or something else.
-    """
-    sources = {os.path.realpath(each) for each in read if each and os.path.exists(each)}
-    named = [os.path.realpath(path) for path in paths if path is not None]
-    if len(set(named)) < len(named):
-        raise InputProblem(f"{max(named, key=named.count)} is named twice")
-    for path in paths:
-        if path is not None and str(path) == "-":
-            raise InputProblem("- is no file; name one to write to, or /dev/stdout")
-        if path is not None and os.path.realpath(path) in sources:
-            raise InputProblem(f"{path} is what is read; name another file to write to")
-        if path is not None and begin is not None and _is_else(path, begin):
-            raise InputProblem(f"{path} is there, and no result; name another file to write to")
-        if path is not None and path.is_dir():
-            raise InputProblem(f"{path} is a folder; name a file to write to")
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputProblem(f"{path}: there is no folder {path.parent}")
-
-
-def _is_else(path: Path, begin: bytes) -> bool:
-    if not path.is_file() or path.is_relative_to("/dev"):
-        return False
-    with suppress(OSError), path.open("rb") as file:
-        return file.read(256).lstrip()[:1] not in (b"", *(bytes([each]) for each in begin))
-    return False
 
 
 @dataclass(frozen=True, slots=True)

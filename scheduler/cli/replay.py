@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 
 from scheduler.cli.help import COMMAND, examples, given
-from scheduler.cli.inputs import InputProblem, check_places
+from scheduler.cli.inputs import InputProblem
+from scheduler.cli.places import check_places
 from scheduler.cli.played import Files, give
 from scheduler.cli.streams import say
 from scheduler.config.problems import ConfigError
