@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,9 +24,12 @@ _SHUTDOWN_S = 8.0
 _PARTS = frozenset(("gcs_server", "raylet"))
 """Without either of them a cluster can't go on."""
 
-_NEEDLESS = ("autoscaler/_private/monitor.py", "dashboard/dashboard.py")
+_NEEDLESS = {
+    "start_monitor": "autoscaler/_private/monitor.py",
+    "start_api_server": "dashboard/dashboard.py",
+}
 """What Ray starts in any case, and is only needed where machines come and go, or for the dashboard:
-120 MB of memory, as much as a scheduler takes."""
+120 MB of memory, as much as a scheduler takes. By the methods of Ray's `Node` that start it."""
 
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Near Ray's minimum: tensors don't travel through the object store."""
@@ -59,7 +63,7 @@ class Cluster:
         self._folder = folder
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            with _groups_of_their_own():
+            with _groups_of_their_own(), _nothing_needless():
                 ray.init(
                     address="local",
                     num_cpus=max(1, cores),
@@ -156,9 +160,28 @@ def _leave_group() -> None:
 os.register_at_fork(after_in_child=_leave_group)
 
 
+@contextlib.contextmanager
+def _nothing_needless() -> Iterator[None]:
+    """Ray starts nothing needless meanwhile, and doesn't wait for it: a second.
+
+    It has no option for this, and these methods are its own affair: one that it has under another
+    name some day starts what `_end_needless` ends.
+    """
+    node = getattr(sys.modules.get("ray._private.node"), "Node", None)
+    kept = {name: getattr(node, name) for name in _NEEDLESS if hasattr(node, name)}
+    for name in kept:
+        setattr(node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(node, name, method)
+
+
 def _end_needless() -> None:
+    needless = tuple(_NEEDLESS.values())
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if any(word.endswith(_NEEDLESS) for word in process.cmdline()):
+            if any(word.endswith(needless) for word in process.cmdline()):
                 process.kill()
                 process.wait(_SHUTDOWN_S)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edge_agent.errors import AgentError
-from edge_agent.hardware import Hardware, describe, to_dict
+from edge_agent.hardware import describe, to_dict
 from edge_agent.open_files import allow_open_files
-from edge_agent.probing import probe_apart
+from edge_agent.probing import Probing, probe_apart
 from edge_agent.ray_settings import set_ray_environment
 from edge_agent.rebirth import end_past_life
 from edge_agent.terminal import (
@@ -90,14 +90,8 @@ def serve(
     if wrong := _unusable(config, models, join or ()):
         _complain(wrong)
         raise typer.Exit(2)
-    try:
-        hardware = probe_apart()
-    except AgentError as error:
-        _complain(error)
-        raise typer.Exit(1) from None
     if probe_only:
-        print(json.dumps(to_dict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
-        return
+        raise typer.Exit(_probe(as_json))
     over: dict[str, Any] = {"neighbours": {"join": join}} if join else {}
     if models is not None:
         over["models"] = str(models.absolute())
@@ -109,7 +103,18 @@ def serve(
     except ConfigError as error:
         _complain(error)
         raise typer.Exit(2) from None
-    raise typer.Exit(_run(settings, config, over, hardware))
+    with Probing() as probing:
+        raise typer.Exit(_run(settings, config, over, probing))
+
+
+def _probe(as_json: bool) -> int:
+    try:
+        hardware = probe_apart()
+    except AgentError as error:
+        _complain(error)
+        return 1
+    print(json.dumps(to_dict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
+    return 0
 
 
 def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> str | None:
@@ -127,16 +132,17 @@ def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> 
 
 
 def _run(
-    config: Config, config_file: Path | None, over: Mapping[str, Any], hardware: Hardware
+    config: Config, config_file: Path | None, over: Mapping[str, Any], probing: Probing
 ) -> int:
     try:
         allow_open_files(config.limits.connections)
         set_ray_environment(config.state_dir)
+        from edge_agent.agent import Agent  # imports Ray, which reads its environment then
+
+        hardware = probing.wait()
     except AgentError as error:
         _complain(error)
         return 1
-    from edge_agent.agent import Agent  # imports Ray, which reads its environment then
-
     for line in describe(hardware):
         console.print(line, markup=False)
     stop, at_once = threading.Event(), threading.Event()

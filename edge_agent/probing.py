@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from types import TracebackType
 
 from edge_agent.accelerators import Found, nvidia_gpus, openvino_devices
 from edge_agent.errors import AgentError
@@ -29,40 +30,82 @@ _LEFT_OUT = ((), (_OPENVINO,), (_NVIDIA,), (_CUDA,), (_OPENVINO, _NVIDIA, _CUDA)
 """Who is not asked, at each attempt."""
 
 
-def probe_apart(command: Sequence[str] = COMMAND, patience_s: float = PATIENCE_S) -> Hardware:
-    """What this box has, as `probe` finds it; who ends its process is left out, and noted.
+class Probing:
+    """A process that looks for what this box has, as `probe` does, while its caller goes on.
+
+    Used as a context manager: whatever still looks at the end is ended.
 
     Args:
         command: Writes what it finds, or the error that it met, to its output as `main` does; it is
             given the names of those to leave out.
         patience_s: For how long to wait for it.
+    """
+
+    def __init__(self, command: Sequence[str] = COMMAND, patience_s: float = PATIENCE_S) -> None:
+        """It looks from now on."""
+        self._command = command
+        self._patience_s = patience_s
+        self._process = self._started(())
+
+    def __enter__(self) -> Probing:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def wait(self) -> Hardware:
+        """What this box has; who ends its process is left out, and noted.
+
+        Raises:
+            AgentError: It ends without asking anybody.
+        """
+        why = ""
+        for left_out in _LEFT_OUT:
+            if why:
+                self._process = self._started(left_out)
+            before, (found, why) = why, self._looked()
+            if isinstance(found, Exception):
+                raise found
+            if found is not None:
+                since = f"since the process that looked for them {before}"
+                notes = [f"{name} was not asked for devices, {since}" for name in left_out]
+                return replace(found, notes=(*found.notes, *notes))
+        raise AgentError(f"what this box has can't be found out: the process that looks {why}")
+
+    def _started(self, left_out: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*self._command, *left_out], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+
+    def _looked(self) -> tuple[Hardware | Exception | None, str]:
+        """What was found, or how the process ended that looked."""
+        try:
+            output, _ = self._process.communicate(timeout=self._patience_s)
+        except subprocess.TimeoutExpired:
+            self._end()
+            return None, f"did not answer within {self._patience_s:g} s"
+        if self._process.returncode:
+            return None, f"ended with {_spelled(self._process.returncode)}"
+        return pickle.loads(output), ""
+
+    def _end(self) -> None:
+        with self._process:  # waits for it
+            self._process.kill()
+
+
+def probe_apart(command: Sequence[str] = COMMAND, patience_s: float = PATIENCE_S) -> Hardware:
+    """What `Probing` finds, for who has nothing else to do meanwhile.
 
     Raises:
-        AgentError: It ends without asking anybody.
+        AgentError: See `Probing.wait`.
     """
-    why = ""
-    for left_out in _LEFT_OUT:
-        before, (found, why) = why, _looked([*command, *left_out], patience_s)
-        if isinstance(found, Exception):
-            raise found
-        if found is not None:
-            since = f"since the process that looked for them {before}"
-            notes = [f"{name} was not asked for devices, {since}" for name in left_out]
-            return replace(found, notes=(*found.notes, *notes))
-    raise AgentError(f"what this box has can't be found out: the process that looks {why}")
-
-
-def _looked(command: Sequence[str], patience_s: float) -> tuple[Hardware | Exception | None, str]:
-    """What was found, or how the process ended that looked."""
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=patience_s
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"did not answer within {patience_s:g} s"
-    if done.returncode:
-        return None, f"ended with {_spelled(done.returncode)}"
-    return pickle.loads(done.stdout), ""
+    with Probing(command, patience_s) as probing:
+        return probing.wait()
 
 
 def _spelled(returncode: int) -> str:

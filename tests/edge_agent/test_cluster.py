@@ -44,6 +44,19 @@ def test_ray_starts_where_shared_memory_is_closed() -> None:
     assert "/dev/shm can't be written: Ray shares memory in files of" in done.stderr
 
 
+@pytest.mark.e2e
+def test_ray_starts_and_awaits_nothing_that_a_box_does_not_need() -> None:
+    """What it starts has a log from its first moment."""
+    logs = "print(*sorted(p.name for p in folder.glob('ray/session_*/logs/*.*')), sep='\\n')\n"
+    script = CLUSTER.replace("    cluster.stop()", f"    {logs}    cluster.stop()")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    begun = {line.split(".")[0] for line in done.stdout.splitlines()}
+    assert {"gcs_server", "raylet", "log_monitor"} <= begun, done.stderr
+    assert not begun & {"monitor", "dashboard"}
+
+
 @pytest.mark.parametrize(
     ("folder", "told"),
     [

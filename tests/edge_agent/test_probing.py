@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from edge_agent.errors import AgentError
 from edge_agent.hardware import probe
-from edge_agent.probing import look, probe_apart
+from edge_agent.probing import Probing, look, probe_apart
 
 
 def with_fault(fault: str, name: str) -> tuple[str, ...]:
@@ -78,3 +79,12 @@ def test_libraries_of_devices_are_not_kept_in_memory():
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
     )
     assert said.stdout.strip() == "[]"
+
+
+def test_who_looks_beside_is_ended_with_who_asked():
+    with Probing((sys.executable, "-c", "import time; time.sleep(100)")) as probing:
+        (looking,) = psutil.Process().children()
+        assert looking.is_running()
+    assert not looking.is_running()
+    with Probing() as probing:
+        assert probing.wait() == probe()  # and is gone before the end
