@@ -168,7 +168,7 @@ def test_the_load_can_be_set(run):
 def test_several_loads_are_a_chart(run):
     status, _, err = run(
         "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf,fcfs", "--load", "1,0.5,2",
-        "--json", "rows.json", "--report", "r.html", "--chart", "c.svg",
+        "--requests", "60", "--json", "rows.json", "--report", "r.html", "--chart", "c.svg",
     )  # fmt: skip
     assert status == 0
     assert "the chart is in c.svg" in err

@@ -306,7 +306,7 @@ def test_quantiles_are_of_the_results():
 
 
 def test_results_come_back_from_a_file(tmp_path):
-    results = experiment().run([EDF, FCFS], 1)
+    results = experiment(requests=100).run([EDF, FCFS], 1)
     path = tmp_path / "results.json"
     write_results(results, path)
     back = read_results(path)

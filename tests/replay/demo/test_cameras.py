@@ -49,8 +49,10 @@ class TestSchedule:
     def test_the_seed_decides(self, count, rate, seed):
         plan = make_cameras(count, rate, seed)
         assert make_cameras(count, rate, seed) == plan
-        assert schedule(plan, 1, 1000, seed) == schedule(plan, 1, 1000, seed)
-        assert schedule(plan, 5, 1000, seed) != schedule(plan, 5, 1000, seed + 1)
+        shots = schedule(plan, 1, 1000, seed)
+        assert schedule(plan, 1, 1000, seed) == shots
+        if len(shots) > 2:  # so that chance won't choose the same scans
+            assert schedule(plan, 1, 1000, seed + 1) != shots
 
     @given(COUNTS, SEEDS)
     def test_the_cameras_stay_the_same_at_another_rate(self, count, seed):
