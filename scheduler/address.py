@@ -111,6 +111,13 @@ def default_url() -> str:
     return str(own)
 
 
+def no_listening(address: Address, error: OSError) -> OSError:
+    """What to raise for an error that names no address, or names it in words of its own."""
+    number = error.errno or 0  # below 0 it is one of the resolver's
+    why = os.strerror(number) if number > 0 else error.strerror or error
+    return OSError(f"can't listen on {address}: {why}")
+
+
 def spoken(kind: Literal["http", "grpc"], url: str) -> str:
     """A door's address as a client of its protocol writes it."""
     scheme, _, rest = url.partition("://")

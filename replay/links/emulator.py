@@ -14,7 +14,7 @@ from typing import Literal
 from replay.links.crossing import Crossing
 from replay.links.one_way import Carrier, OneWay
 from replay.links.precise_timer import PreciseTimer
-from scheduler.address import Address, parse_address
+from scheduler.address import Address, no_listening, parse_address
 
 Direction = Literal["up", "down", "both"]
 
@@ -101,8 +101,10 @@ class LinkEmulator:
         self._timer = PreciseTimer()
         try:
             self._server = await self._serve()
-        except BaseException:
+        except BaseException as error:
             self._timer.close()
+            if isinstance(error, OSError):
+                raise no_listening(self._listen, error) from None
             raise
         if self._outages:
             self._spawn(self._play_outages())

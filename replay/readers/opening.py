@@ -49,6 +49,10 @@ class _Options:
             raise ValueError(f"sort_window_s is a number from 0, not {self.sort_window_s!r}")
 
 
+_OTHER_MARKS = (";", "\t", "|")
+"""What some put between columns in place of a comma."""
+
+
 def open_trace(
     path: Path | str,
     format: str | None = None,
@@ -151,8 +155,15 @@ def _recognised(lines: Lines) -> TraceFormat:
     known = "; ".join(f"{name} ({each.looks_like})" for name, each in FORMATS.items())
     if first is None:
         raise TraceError(lines.path, None, "the file is empty", f"one of the formats {known}")
-    for each in FORMATS.values():
-        if each.recognises(first):
-            return each
+    if like := _like(first):
+        return like
+    for mark in _OTHER_MARKS:
+        if like := _like(first.replace(mark, ",")):
+            found = f"columns of {like.name} with {mark!r} between them"
+            raise lines.error(found, f"commas: {like.looks_like}")
     found = f"a first line of no known format, {shown(first)}"
     raise lines.error(found, f"one of {known}")
+
+
+def _like(first: str) -> TraceFormat | None:
+    return next((each for each in FORMATS.values() if each.recognises(first)), None)

@@ -20,12 +20,8 @@ import structlog
 import uvloop
 
 from policies import DEFAULT
-from scheduler.config.box import (
-    Address,
-    Config,
-    ConfigError,
-    PolicyConfig,
-)
+from scheduler.address import Address, no_listening
+from scheduler.config.box import Config, ConfigError, PolicyConfig
 from scheduler.core.policy import Policy
 from scheduler.core.scheduler import Limits
 from scheduler.daemon import pulse
@@ -242,8 +238,7 @@ class SchedulerProcess:
                     ssl_handshake_timeout=patience_s,
                 )
             except OSError as error:
-                why = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-                raise OSError(f"can't listen on {address}: {why}") from None
+                raise no_listening(address, error) from None
         return await UnixDoor(self._door, address.path).open()
 
     async def _take(self, read: Reloaded) -> None:

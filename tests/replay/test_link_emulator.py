@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -528,6 +529,22 @@ class TestWhatIsWrong:
             LinkEmulator(FREE, "tls://cloud:443")
         with pytest.raises(ValueError, match="port from 1"):
             LinkEmulator(FREE, FREE)
+
+    @pytest.mark.parametrize(
+        ("place", "why"),
+        [
+            ("300.0.0.1:1", ".* not known"),
+            ("192.0.2.1:1", "Cannot assign requested address"),
+            ("unix:///proc/none/s", "No such file or directory"),
+        ],
+    )
+    def test_a_place_that_can_not_be_had(self, run, place, why):
+        async def test() -> None:
+            with pytest.raises(OSError, match=rf"^can't listen on \S*{re.escape(place)}: {why}$"):
+                async with LinkEmulator(place, "127.0.0.1:1"):
+                    pass
+
+        run(test)
 
     def test_a_place_that_is_taken(self, run):
         async def test() -> None:

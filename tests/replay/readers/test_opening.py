@@ -68,6 +68,15 @@ class TestRecognition:
             list(open_trace(trace("a,b\n")))
         assert all(name in str(caught.value) for name in FORMATS)
 
+    @pytest.mark.parametrize(("mark", "told"), [(";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")])
+    def test_other_marks_between_columns_are_told(self, trace, mark, told):
+        file = trace("arrival_ms,qos,deadline_ms\n1,a,40\n".replace(",", mark))
+        said = (
+            rf":1: columns of deadlines with {told} between them; expected commas: arrival_ms,qos"
+        )
+        with pytest.raises(TraceError, match=said):
+            next(open_trace(file))
+
     def test_a_name_overrides(self, trace):
         with pytest.raises(TraceError, match="no column TIMESTAMP"):
             list(open_trace(trace(plain([0])), "azure-llm"))
