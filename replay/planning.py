@@ -36,7 +36,7 @@ class Ask:
     """What was asked for, in the words of the command line.
 
     Attributes:
-        source: `scenarios`, a scenario's name, a file or a folder.
+        source: `scenarios`, a scenario's name, or else a file or a folder.
         fleet: A file, `live` or a box's address.
         load: A share of the fleet's capacity.
         rate_scale: By how much to multiply a trace's rate.
@@ -97,10 +97,12 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
 
 def _planned(ask: Ask) -> list[Experiment]:
     path = Path(ask.source)
-    if ask.source == SCENARIOS:
-        return [_placed(s.experiment(ask.requests, ask.load), ask) for s in _standard(ask)]
+    if file_of(ask.source) is None:
+        _refuse_trace_options(ask)
+        found = standard_scenarios(ask.only if ask.source == SCENARIOS else ask.source)
+        return [_placed(each.experiment(ask.requests, ask.load), ask) for each in found]
     if not path.exists():
-        return [_placed(_named(ask).experiment(ask.requests, ask.load), ask)]
+        raise _absent(ask.source)
     if path.is_dir() or path.suffix == JOURNAL:
         return [_journal(ask, path)]
     if path.suffix not in (".yaml", ".yml"):
@@ -111,24 +113,21 @@ def _planned(ask: Ask) -> list[Experiment]:
     return [_workload(ask, path.stem, load_workload(path, ask.requests))]
 
 
-def _standard(ask: Ask) -> Any:
-    _refuse_trace_options(ask)
-    return standard_scenarios(ask.only)
+def file_of(source: str) -> str | None:
+    """The file or folder that a source names, whether it is there or not; None for scenarios."""
+    return None if source in (SCENARIOS, *scenario_names()) else source
 
 
-def _named(ask: Ask) -> Any:
-    names = scenario_names()
-    if ask.source in names:
-        _refuse_trace_options(ask)
-        return standard_scenarios(ask.source)[0]
-    if ask.source == "-":
-        raise AskError(f"stdin can't be played: {_READ_AGAIN}")
-    if "/" in ask.source or Path(ask.source).suffix:
-        path = Path(ask.source)
+def _absent(source: str) -> AskError:
+    if source == "-":
+        return AskError(f"stdin can't be played: {_READ_AGAIN}")
+    if "/" in source or Path(source).suffix:
+        path = Path(source)
         beside = [each.name for each in path.parent.glob("*")]
-        raise AskError(f"there is no file {ask.source}{hint(path.name, beside)}")
-    meant = did_you_mean(ask.source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
-    raise AskError(f"there is no file and no scenario called {ask.source!r}; {meant}")
+        return AskError(f"there is no file {source}{hint(path.name, beside)}")
+    names = scenario_names()
+    meant = did_you_mean(source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
+    return AskError(f"there is no file and no scenario called {source!r}; {meant}")
 
 
 def _is_scenario(path: Path) -> bool:

@@ -156,10 +156,11 @@ def replay(
         if verify:
             _refuse(ctx, set(given(ctx)) - {"source", "verify"}, "--verify plays nothing")
             raise typer.Exit(_verify(Path(source)))
-        from replay.planning import Ask, plan
+        from replay.planning import Ask, file_of, plan
         from replay.witness import witnessed
 
-        check_places(json_file, full, report, chart, read=(source, fleet), begin=b"[{<")
+        read = file_of(source), fleet
+        check_places(json_file, full, report, chart, read=read, begin=b"[{<")
         if _is_live(against):
             _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
         ask = Ask(
