@@ -30,12 +30,12 @@ COVERED = ("tests/core/", "tests/policies/")
 folders and elsewhere, would take up to five times as long."""
 
 
-AGENTS = "tests/e2e/"
-"""Whose tests start agents: much to do for a while, and then mostly waiting."""
+LONG = ("tests/e2e/", "tests/test_compiled.py")
+"""Whose tests are few and long: they start agents, or compile."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Nothing else is traced, and where workers share the files, agents have neighbours."""
+    """Nothing else is traced, and where workers share files, long ones come among the others."""
     for item in items:
         if not item.nodeid.startswith(COVERED):
             item.add_marker("no_cover")
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files with agents evenly among the others, and the largest of each kind first.
+    """Files with long tests evenly among the others, and the largest of each kind first.
 
     The last of the others come after them: most are short, so that all workers end together.
     """
@@ -52,10 +52,10 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         files.setdefault(item.path, []).append(item)
     placed: list[tuple[float, list[pytest.Item]]] = []
-    for has_agents in (True, False):
-        kind = [f for f in files.values() if f[0].nodeid.startswith(AGENTS) is has_agents]
+    for is_long in (True, False):
+        kind = [f for f in files.values() if f[0].nodeid.startswith(LONG) is is_long]
         kind.sort(key=len, reverse=True)
-        part = 0.8 if has_agents else 1.0
+        part = 0.8 if is_long else 1.0
         placed += [(part * index / len(kind), file) for index, file in enumerate(kind)]
     return [item for _, file in sorted(placed, key=lambda each: each[0]) for item in file]
 

@@ -82,8 +82,9 @@ def test_libraries_of_devices_are_not_kept_in_memory():
 
 
 def test_who_looks_beside_is_ended_with_who_asked():
+    before = set(psutil.Process().children())
     with Probing((sys.executable, "-c", "import time; time.sleep(100)")) as probing:
-        (looking,) = psutil.Process().children()
+        (looking,) = set(psutil.Process().children()) - before
         assert looking.is_running()
     assert not looking.is_running()
     with Probing() as probing:
