@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.inputs import InputProblem
 from scheduler.cli.places import check_places
 from scheduler.cli.played import Files, give
+from scheduler.cli.progress import progress
 from scheduler.cli.streams import say
 from scheduler.config.problems import ConfigError
 from scheduler.errors import LaxityError
@@ -196,7 +196,7 @@ def _simulate(
     results: list[RunResult] = []
     faults: list[str] = []
     lost: BaseException | None = None
-    with watched(), _progress(len(experiments) * seeds) as advance:
+    with watched(), progress("playing", len(experiments) * seeds) as advance:
 
         def done(some: list[RunResult]) -> None:
             results.extend(some)
@@ -223,7 +223,7 @@ def _play_live(
     from replay.live.experiment import Interrupted, play_experiment
 
     results: list[RunResult] = []
-    with _progress(len(experiments) * seeds) as advance:
+    with progress("playing", len(experiments) * seeds) as advance:
         for experiment in experiments:
             for seed in range(1, seeds + 1):
                 try:
@@ -239,18 +239,6 @@ def _play_live(
                 results.append(result)
                 advance()
     return results, None
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = "playing", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task)
 
 
 def _verify(path: Path) -> int:
