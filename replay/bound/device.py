@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from replay.bound.lanes import Clock, Lane
 from replay.bound.model import Floats, Ints
 
 _TINY = 1e-12
 """What is gained less by a batch, as a share of all that is earned, is a rounding error."""
-
-_BLOCK = 16_384
-"""For so many steps at a time it is sought what to begin there: that takes memory."""
 
 
 class Device:
@@ -37,46 +35,32 @@ class Device:
         self.lanes = lanes
         self._end = clock.steps
         counted = [np.unique(ns // clock.grid_ns, return_counts=True) for ns in times_ns]
-        many = np.array([len(steps) for steps, _ in counted])
-        self._begin = np.cumsum([0, *many])[:-1]
-        self._steps = np.concatenate([steps for steps, _ in counted])
-        self._share = np.concatenate([n / np.sum(n) for _, n in counted])[:, None]
-        by = [int(clock.at(np.array([lane.option.by_ns]))[0]) for lane in lanes]
-        self._by = np.repeat(by, many)
+        shape = len(lanes), max(len(steps) for steps, _ in counted)
+        self._steps, self._share = np.empty(shape, np.int64), np.zeros(shape)
+        for row, (steps, count) in enumerate(counted):
+            self._steps[row, : len(steps)] = steps
+            self._steps[row, len(steps) :] = steps[-1]  # which has its whole share already
+            self._share[row, : len(steps)] = count / np.sum(count)
         self._few = max(1, int(np.min(self._steps)))
-        each = np.arange(np.max(many))
-        self._own = self._begin[:, None] + np.minimum(each, many[:, None] - 1)
-        self._own_share = np.where(each < many[:, None], self._share[self._own, 0], 0.0)
+        self._by = clock.at(np.array([lane.option.by_ns for lane in lanes]))[:, None]
 
     def most(self, fares: Floats) -> float:
         """What it could earn at most."""
-        value, _ = self._plan(self._earned(np.append(fares, 0.0)))
+        value, *_ = self._plan(self._earned(np.append(fares, 0.0)))
         return float(value[0])
 
     def served(self, fares: Floats) -> tuple[float, Floats]:
         """The same, and how often that can be expected to serve each request."""
         paying = np.append(fares, 0.0)
-        earned = self._earned(paying)
-        value, gain = self._plan(earned)
+        value, gain, lane = self._plan(self._earned(paying))
         begins = np.flatnonzero(gain > value[1:] + _TINY * value[0])
-        lane = np.zeros(len(begins), np.int64)
-        every = np.arange(len(self._steps))[:, None]
-        for first in range(0, len(begins), _BLOCK):
-            some = begins[first : first + _BLOCK]
-            then = self._mean(value[self._after(every, some)]) + earned[:, some]
-            lane[first : first + _BLOCK] = np.argmax(then, axis=0)
+        lane = lane[begins]
         odds = self._odds(begins, lane)
         count = np.zeros(len(fares))
         for number, each in enumerate(self.lanes):
             own = np.flatnonzero((lane == number) & (odds > 0.0))
             count += each.served(begins[own], odds[own], paying)
         return float(value[0]), count
-
-    def _after(self, which: Ints, begins: Ints) -> Ints:
-        """When service times end, of those named, that begin in these steps."""
-        after: Ints = np.minimum(self._steps[which] + begins, self._by[which])
-        np.maximum(after, begins + 1, out=after)  # nothing begins on a lane that is over
-        return after
 
     def _odds(self, begins: Ints, lane: Ints) -> Floats:
         """How likely each batch is run of those that would be begun in these steps.
@@ -88,58 +72,56 @@ class Device:
             begins: The steps, ascending.
             lane: Which lane would run there.
         """
-        odds = np.zeros(len(begins))
-        odds[:1] = 1.0
+        many = len(begins)
         following = np.searchsorted(begins, np.arange(self._end + 1))
+        after = np.minimum(self._steps[lane] + begins[:, None], self._by[lane])
+        then = following[np.maximum(after, begins[:, None] + 1)]  # many: after all of them
+        odds = np.zeros(many + 1)
+        odds[0] = 1.0
         at = 0
-        if len(self._steps) == len(self.lanes):
-            then = following[self._after(lane, begins)].tolist()
-            while at < len(begins):
+        if then.shape[1] == 1:
+            nexts = then[:, 0].tolist()
+            while at < many:
+                at = nexts[at]
                 odds[at] = 1.0
-                at = then[at]
-            return odds
-        while at < len(begins):
-            until = int(np.searchsorted(begins, begins[at] + self._few))
-            likely = at + np.flatnonzero(odds[at:until])
+            return odds[:many]
+        share = self._share[lane]
+        untils = following[np.minimum(begins + self._few, self._end)].tolist()
+        while at < many:
+            until = untils[at]
+            some = np.maximum(then[at:until] - until, 0)
+            likely = share[at:until] * odds[at:until, None]
+            more = np.bincount(some.reshape(-1), likely.reshape(-1))
+            odds[until : until + len(more)] += more
             at = until
-            if len(likely):
-                own = lane[likely]
-                then = following[self._after(self._own[own], begins[likely, None])]
-                share = odds[likely, None] * self._own_share[own]
-                some = then < len(begins)
-                more = np.bincount(np.maximum(then[some] - until, 0), share[some])
-                odds[until : until + len(more)] += more
-        return odds
+        return odds[:many]
 
-    def _plan(self, earned: Floats) -> tuple[Floats, Floats]:
-        """From each step on, what can be earned: at all, and with a batch begun then.
+    def _plan(self, earned: Floats) -> tuple[Floats, Floats, Ints]:
+        """From each step on, what can be earned: at all, with a batch begun then, and which.
 
         Backwards, as many steps at a time as the shortest batch takes: what those batches lead
         to is known by then.
         """
-        end, few = self._end, self._few
-        value, gain = np.zeros(end + 1), np.zeros(end)
-        ahead, by = self._steps[:, None] + np.arange(few), self._by[:, None]
-        clear = int(np.min(self._by)) - int(np.max(ahead))
+        end, few, steps = self._end, self._few, self._steps
+        value, gain, lane = np.zeros(end + 1), np.zeros(end), np.zeros(end, np.int64)
+        ahead = sliding_window_view(value, min(few, end + 1))
+        clear = int(np.min(self._by)) - int(np.max(steps)) - few + 1
+        share = self._share[:, None]
         for until in range(end, 0, -few):
             begin = max(0, until - few)
-            after = ahead[:, : until - begin] + begin
-            if begin > clear:
-                np.minimum(after, by, out=after)
-            then = self._mean(value.take(after))
+            if begin <= clear:
+                after = ahead[steps + begin, : until - begin]
+            else:
+                at = np.minimum(steps[:, :, None] + np.arange(begin, until), self._by[:, None])
+                after = value[at]
+            then = (share @ after)[:, 0] if share.shape[2] > 1 else after[:, 0]
             then += earned[:, begin:until]
             then.max(axis=0, out=gain[begin:until])
+            then.argmax(axis=0, out=lane[begin:until])
             value[begin:until] = gain[begin:until]
             backwards = value[begin : until + 1][::-1]
             np.maximum.accumulate(backwards, out=backwards)
-        return value, gain
-
-    def _mean(self, values: Floats) -> Floats:
-        """By lane the mean over its service times."""
-        if len(self._steps) == len(self.lanes):
-            return values
-        mean: Floats = np.add.reduceat(values * self._share, self._begin, axis=0)
-        return mean
+        return value, gain, lane
 
     def _earned(self, fares: Floats) -> Floats:
         """What a batch of each lane earns that begins in each step."""
