@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scheduler.cli.main import app
+from scheduler.cli.main import command_line
 from scheduler.core.events import TargetUp
 from scheduler.core.offers import Offer
 from scheduler.core.target_specs import TargetSpec
@@ -208,7 +208,9 @@ def test_a_list_of_files_without_end_is_not_read_to_it(shelf, root):
 
 
 def test_the_command_takes_a_model_that_can_be_served(web, shelf, root):
-    done = CliRunner().invoke(app, ["pull", "relu", "--from", web, "--models", str(root)])
+    done = CliRunner().invoke(
+        command_line(), ["pull", "relu", "--from", web, "--models", str(root)]
+    )
     assert done.exit_code == 0, done.output
     assert done.stderr == "", "no progress where nobody looks at it"
     assert files(root / "relu") == files(shelf / "relu")

@@ -1,6 +1,6 @@
 """The command `laxity`, and `python -m scheduler.cli`.
 
-Apart from `scheduler.cli.main`, which takes a second to be loaded: Ctrl-C in it is one like any.
+Apart from `scheduler.cli.main`, which takes a moment to be loaded: Ctrl-C in it is one like any.
 """
 
 import sys

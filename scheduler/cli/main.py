@@ -7,70 +7,73 @@ is not there, or what was checked is wrong; 2, the command line is wrong.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from scheduler.address import AddressError
-from scheduler.cli import (
-    cloud,
-    config,
-    demo,
-    doctor,
-    explain,
-    infer,
-    link,
-    models,
-    optimize,
-    policy,
-    profile,
-    pull,
-    replay,
-    status,
-    tasks,
-    token,
-    top,
-)
 from scheduler.cli.help import COMMANDS, TwoWordCommands, examples
 from scheduler.cli.inputs import InputProblem
 from scheduler.cli.streams import open_streams, say, written
 from scheduler.errors import LaxityError
 
-app = typer.Typer(
-    **{**COMMANDS, "cls": TwoWordCommands},
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    epilog=examples(
-        ("laxity demo", "all of it in about a minute"),
-        ("edge_agent --config edge.yaml", "a box that serves"),
-        ("laxity status --watch", "how it is"),
-        ("laxity infer --help", "examples for each command"),
-    ),
-)
+_MODULES: dict[str, tuple[str, str | None]] = {
+    "demo": ("demo", None),
+    "status": ("status", None),
+    "models": ("models", None),
+    "infer": ("infer", None),
+    "cloud": ("cloud", "A cloud tier of one's own, on Ray Serve."),
+    "config": ("config", "Check a configuration, or print its schema."),
+    "doctor": ("doctor", None),
+    "optimize": ("optimize", None),
+    "explain": ("explain", None),
+    "policy": ("policy", "Try a scheduling policy of your own."),
+    "profile": ("profile", None),
+    "replay": ("replay", None),
+    "replay link": ("link", None),
+    "task": ("tasks", "Durable tasks: list, show, fetch, cancel."),
+    "token": ("token", None),
+    "pull": ("pull", None),
+    "top": ("top", None),
+}
+"""Where each command is, in the order of the help; one with a text has commands of its own."""
 
 
-app.add_typer(demo.app)
-app.add_typer(status.app)
-app.add_typer(models.app)
-app.add_typer(infer.app)
-app.add_typer(cloud.app, name="cloud", help="A cloud tier of one's own, on Ray Serve.")
-app.add_typer(config.app, name="config", help="Check a configuration, or print its schema.")
-app.add_typer(doctor.app)
-app.add_typer(optimize.app)
-app.add_typer(explain.app)
-app.add_typer(policy.app, name="policy")
-app.add_typer(profile.app)
-app.add_typer(replay.app)
-app.add_typer(link.app)
-app.add_typer(tasks.app, name="task", help="Durable tasks: list, show, fetch, cancel.")
-app.add_typer(token.app)
-app.add_typer(pull.app)
-app.add_typer(top.app)
+def command_line(words: Sequence[str] = ()) -> typer.Typer:
+    """The command, or as much of it as a command line is about: all takes twice as long to import.
+
+    Args:
+        words: Of the command line. All commands are there unless these begin with one.
+    """
+    app = typer.Typer(
+        **{**COMMANDS, "cls": TwoWordCommands},
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        epilog=examples(
+            ("laxity demo", "all of it in about a minute"),
+            ("edge_agent --config edge.yaml", "a box that serves"),
+            ("laxity status --watch", "how it is"),
+            ("laxity infer --help", "examples for each command"),
+        ),
+    )
+    app.callback(invoke_without_command=True)(_laxity)
+    for name in _wanted(words):
+        module, about = _MODULES[name]
+        commands = import_module(f"scheduler.cli.{module}").app
+        app.add_typer(commands, name=name if about else None, help=about)
+    return app
 
 
-@app.callback(invoke_without_command=True)
+def _wanted(words: Sequence[str]) -> list[str]:
+    if list(words) == ["--version"]:
+        return []
+    return [name for name in _MODULES if name.split()[0] in words[:1]] or list(_MODULES)
+
+
 def _laxity(
     show_version: Annotated[
         bool, typer.Option("--version", help="Print the version, and stop.")
@@ -87,7 +90,7 @@ def main() -> None:
     open_streams()
     try:
         with written():
-            app()
+            command_line(sys.argv[1:])()
     except (InputProblem, AddressError) as problem:
         say(str(problem))
         sys.exit(2)

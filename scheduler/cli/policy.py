@@ -36,7 +36,7 @@ app = typer.Typer(**COMMANDS)
 
 @app.callback()
 def _policy() -> None:
-    """Try a scheduling policy of your own."""
+    """Makes `test` a command of this one, though it is alone."""
 
 
 @app.command(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -13,7 +15,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from edge_agent.main import app as edge_agent
-from scheduler.cli.main import app as laxity
+from scheduler.cli.main import command_line
 
 COLUMNS = 80
 
@@ -26,7 +28,7 @@ def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 ALL = {
     name: (app, command)
-    for program, app in (("laxity", laxity), ("edge_agent", edge_agent))
+    for program, app in (("laxity", command_line()), ("edge_agent", edge_agent))
     for name, command in commands(program, typer.main.get_command(app))
 }
 
@@ -64,3 +66,17 @@ def test_an_option_that_takes_no_value_shows_none(name: str) -> None:
     lines = help_of(name)
     assert not [line for line in lines if "<bool>" in line]
     assert any(re.match(r"│ +--help( +-h)? +Show this", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [(["--version"], []), (["task", "list"], ["tasks"]), (["replay", "x"], ["link", "replay"])],
+)
+def test_no_command_waits_for_the_others(words: list[str], others: list[str]) -> None:
+    code = (
+        "import sys; from scheduler.cli import main; main.command_line(sys.argv[1:]); "
+        "print(*sorted({'tasks', 'link', 'replay', 'doctor', 'status'}"
+        " & {name.rpartition('.')[2] for name in sys.modules if name[:13] == 'scheduler.cli'}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert ended.stdout.split() == others, ended.stderr

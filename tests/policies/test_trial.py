@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from replay import policy_trial
 from replay.conformance import CHECKS
-from scheduler.cli.main import app
+from scheduler.cli.main import command_line
 
 pytestmark = pytest.mark.no_cover
 
@@ -27,7 +27,7 @@ def brief(monkeypatch) -> None:
 
 
 def test_the_example_is_lawful_and_is_compared():
-    result = CliRunner().invoke(app, ["policy", "test", str(EXAMPLE), "--json"])
+    result = CliRunner().invoke(command_line(), ["policy", "test", str(EXAMPLE), "--json"])
     figures = json.loads(result.stdout)
     assert (result.exit_code, figures["policy"]) == (0, "ShortestJobFirst")
     assert [check["problem"] for check in figures["checks"]] == [None] * len(CHECKS)
@@ -39,12 +39,12 @@ def test_the_example_is_lawful_and_is_compared():
 
 
 def test_options_are_given_as_to_a_replay():
-    result = CliRunner().invoke(app, ["policy", "test", "edf?quantile=0.5", "--json"])
+    result = CliRunner().invoke(command_line(), ["policy", "test", "edf?quantile=0.5", "--json"])
     figures = json.loads(result.stdout)
     assert (result.exit_code, figures["policy"]) == (0, "Edf?quantile=0.5")
     shares = figures["on_time_share"]["load-1_5"]
     assert shares["Edf?quantile=0.5"] != shares["edf"]
-    result = CliRunner().invoke(app, ["policy", "test", "edf?quantil=0.5"])
+    result = CliRunner().invoke(command_line(), ["policy", "test", "edf?quantil=0.5"])
     assert "has no option 'quantil'" in str(result.exception)
 
 
@@ -65,7 +65,7 @@ def test_a_policy_that_is_not_there_is_not_one_that_fails(laxity, name, said):
 def test_a_policy_that_breaks_a_law_fails_and_is_not_played(tmp_path):
     wrong = tmp_path / "sleepy.py"
     wrong.write_text("class Sleepy:\n    def decide(self, view):\n        return ()\n")
-    result = CliRunner().invoke(app, ["policy", "test", str(wrong)])
+    result = CliRunner().invoke(command_line(), ["policy", "test", str(wrong)])
     assert result.exit_code == 1
     assert re.search(r"FAIL keeps the laws.*\n\s+4 \(work conservation\)", result.stdout)
     assert "the scenarios were not played" in result.stdout
@@ -74,7 +74,7 @@ def test_a_policy_that_breaks_a_law_fails_and_is_not_played(tmp_path):
 def test_a_policy_that_ends_the_process_fails(tmp_path):
     wrong = tmp_path / "program.py"
     wrong.write_text("class Ends:\n    def decide(self, view):\n        raise SystemExit(0)\n")
-    result = CliRunner().invoke(app, ["policy", "test", str(wrong)])
+    result = CliRunner().invoke(command_line(), ["policy", "test", str(wrong)])
     assert result.exit_code == 1
     assert "PolicyFailed: SystemExit: 0" in result.stdout
 
@@ -86,10 +86,10 @@ def test_what_a_policy_did_wrong_is_told_with_its_name_and_line(tmp_path):
         "class Raises:\n    def decide(self, view):\n        return self.rule(view)\n"
         "    def rule(self, view):\n        return [float('x') for _ in 'a']\n"
     )
-    result = CliRunner().invoke(app, ["policy", "test", f"{wrong}:Nonsense", "--json"])
+    result = CliRunner().invoke(command_line(), ["policy", "test", f"{wrong}:Nonsense", "--json"])
     first = json.loads(result.stdout)["checks"][0]["problem"]
     assert "Nonsense decided the impossible: that is no decision: 3" in first
-    result = CliRunner().invoke(app, ["policy", "test", f"{wrong}:Raises", "--json"])
+    result = CliRunner().invoke(command_line(), ["policy", "test", f"{wrong}:Raises", "--json"])
     first = json.loads(result.stdout)["checks"][0]["problem"]
     assert first.endswith(f"could not convert string to float: 'x', at {wrong}:8")
 
@@ -103,12 +103,12 @@ def test_what_a_policy_prints_is_not_among_the_figures(tmp_path):
         "        print('asked')\n"
         "        return ()\n"
     )
-    result = CliRunner().invoke(app, ["policy", "test", str(chatty), "--json"])
+    result = CliRunner().invoke(command_line(), ["policy", "test", str(chatty), "--json"])
     assert not json.loads(result.stdout)["lawful"]
     assert {"loaded", "asked"} <= set(result.stderr.splitlines())
     config = tmp_path / "edge.yaml"
     config.write_text(f"policy: {{name: {chatty}}}")
-    result = CliRunner().invoke(app, ["config", "check", str(config), "--json"])
+    result = CliRunner().invoke(command_line(), ["config", "check", str(config), "--json"])
     assert json.loads(result.stdout)["policy"]["name"] == str(chatty)
 
 
