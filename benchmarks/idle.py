@@ -18,12 +18,10 @@ from pathlib import Path
 
 import psutil
 
-import configs
 from benchmarks.figures import write_figures
 from benchmarks.ports import free_port
-from benchmarks.spawned_agent import spawned_agent
+from benchmarks.spawned_agent import MODELS, spawned_agent
 
-MODELS = Path(configs.__file__).parent / "models"
 SETTLE_S = 20.0
 
 _NAMES = {

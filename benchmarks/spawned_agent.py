@@ -15,9 +15,13 @@ from typing import Any
 import psutil
 import yaml
 
+import configs
 from scheduler import Client, Unavailable
 
 READY_S = 90
+
+MODELS = Path(configs.__file__).parent / "models"
+"""Those that come with laxity."""
 
 
 @contextlib.contextmanager

@@ -26,12 +26,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-import configs
 from benchmarks.figures import write_figures
-from benchmarks.spawned_agent import spawned_agent
+from benchmarks.spawned_agent import MODELS, spawned_agent
 from scheduler import Client
-
-MODELS = Path(configs.__file__).parent / "models"
 
 RAY = """
 import ray

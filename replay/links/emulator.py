@@ -101,10 +101,8 @@ class LinkEmulator:
         self._timer = PreciseTimer()
         try:
             self._server = await self._serve()
-        except BaseException as error:
+        except BaseException:
             self._timer.close()
-            if isinstance(error, OSError):
-                raise no_listening(self._listen, error) from None
             raise
         if self._outages:
             self._spawn(self._play_outages())
@@ -134,11 +132,14 @@ class LinkEmulator:
 
     async def _serve(self) -> asyncio.Server:
         loop, where = asyncio.get_running_loop(), self._listen
-        if where.scheme == "unix":
-            return await loop.create_unix_server(self._taken, where.path, backlog=_BACKLOG)
-        return await loop.create_server(
-            self._taken, str(where.host), where.port or 0, backlog=_BACKLOG
-        )
+        try:
+            if where.scheme == "unix":
+                return await loop.create_unix_server(self._taken, where.path, backlog=_BACKLOG)
+            return await loop.create_server(
+                self._taken, str(where.host), where.port or 0, backlog=_BACKLOG
+            )
+        except OSError as error:
+            raise no_listening(where, error) from None
 
     # -- what it does to what passes
 
