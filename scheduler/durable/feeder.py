@@ -147,8 +147,22 @@ class Feeder:
             return
         now_ns = self._driver.clock_ns()
         for submission in arriving:
-            self._room.note(submission.deadline_ns - now_ns, now_ns)
+            budget_ns = submission.deadline_ns - now_ns
+            if self._room.is_shorter(budget_ns) and self._may_be_met(submission.kind, budget_ns):
+                self._room.note(budget_ns, now_ns)
         self._withdraw()
+
+    def _may_be_met(self, kind: RequestClass, budget_ns: int) -> bool:
+        """Whether a target is known that ever was as fast: no task harms what is late anyway.
+
+        Only what was measured is asked: curves, asked for what the core does not ask for, would
+        learn otherwise than when the journal is played again.
+        """
+        return any(
+            offer.item_shapes or min(offer.latency_ns[1]) <= budget_ns
+            for target in self._driver.core.targets.values()
+            for offer in target.usable(kind)
+        )
 
     def look(self) -> None:
         """Looks for room as soon as what happens now is over."""
@@ -164,6 +178,7 @@ class Feeder:
                 i for i in self._fed if (found := records.get(i)) is not None and found.queued
             ]
             for request_id in queued:
+                self._room.took(self._fed[request_id].seq, 0, self._driver.clock_ns())
                 self._driver.cancel(request_id)
 
     # -- feeding
@@ -206,7 +221,8 @@ class Feeder:
             if self._end_misfits(tasks):
                 break
             self._inputs.fetch_ahead(following)
-            self._room.given(target.spec.id, curve, size, now_ns)
+            seqs = [task.seq for task in tasks]
+            self._room.given(target.spec.id, curve, seqs, now_ns)
             return tasks, max(HORIZON_NS, _LONGEST * curve.predict(size, QUANTILE))
         return [], 0
 
@@ -273,6 +289,8 @@ class Feeder:
         if task.request_id is not None:
             del self._fed[task.request_id]
             task.request_id = None
+        if took_ns := answer.timing_ns[2]:
+            self._room.took(task.seq, took_ns, self._driver.clock_ns())
         if task.where is Where.GONE:
             return
         outcome = answer.outcome

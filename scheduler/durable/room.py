@@ -3,10 +3,13 @@
 A batch that has begun can't be taken back: what arrives meanwhile waits for its end. So a batch of
 durable work may take a quarter of the shortest budget that requests have had lately. What takes
 longer even alone is still run, but for so small a part of the time that only as many requests can
-meet it.
+meet it: what it was expected to take counts until it has ended, then what it took.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from scheduler.core.latency import LatencyCurve
 
@@ -27,6 +30,14 @@ QUANTILE = 0.5
 quantile would, asked for here, learn from other batches than when the journal is played again."""
 
 
+class _Block(NamedTuple):
+    """A task that keeps a target for too long, and until when that is then left alone."""
+
+    seq: int
+    since_ns: int
+    until_ns: int
+
+
 class Room:
     """Remembers what budgets requests have, and which targets must be left alone."""
 
@@ -35,13 +46,17 @@ class Room:
         self._shortest_ns: int | None = None
         self._before_ns: int | None = None
         self._turned_ns = 0
-        self._closed_until_ns: dict[str, int] = {}
+        self._blocks: dict[str, _Block] = {}
+
+    def is_shorter(self, budget_ns: int) -> bool:
+        """Whether a request with this budget would be that with the shortest."""
+        return self._shortest_ns is None or budget_ns < self._shortest_ns
 
     def note(self, budget_ns: int, now_ns: int) -> None:
         """A request has come."""
         if now_ns - self._turned_ns > LATELY_NS:
             self._turn(now_ns)
-        if self._shortest_ns is None or budget_ns < self._shortest_ns:
+        if self.is_shorter(budget_ns):
             self._shortest_ns = budget_ns
 
     def _turn(self, now_ns: int) -> None:
@@ -59,7 +74,8 @@ class Room:
 
     def closed_until_ns(self, target_id: str) -> int:
         """Until when a target must be left alone, because durable work has blocked it."""
-        return self._closed_until_ns.get(target_id, 0)
+        block = self._blocks.get(target_id)
+        return block.until_ns if block is not None else 0
 
     def batch(self, curve: LatencyCurve, waiting: int, now_ns: int) -> int:
         """How many of one class a target may be given at once, at least one."""
@@ -68,11 +84,29 @@ class Room:
         fitting = [size for size in sizes if curve.predict(size, QUANTILE) <= most_ns]
         return max(fitting, default=1)
 
-    def given(self, target_id: str, curve: LatencyCurve, size: int, now_ns: int) -> None:
-        """A target is given so many: where that blocks requests, it is left alone for long."""
-        takes_ns = curve.predict(size, QUANTILE)
-        if self.longest_ns(now_ns) is not None and takes_ns > self._most_ns(now_ns):
-            self._closed_until_ns[target_id] = now_ns + SHARE * takes_ns
+    def given(self, target_id: str, curve: LatencyCurve, seqs: Sequence[int], now_ns: int) -> None:
+        """A target is given a batch: where that blocks requests, it is left alone for long."""
+        takes_ns = curve.predict(len(seqs), QUANTILE)
+        if self._blocks_requests(takes_ns, now_ns):
+            self._blocks[target_id] = _Block(seqs[0], now_ns, now_ns + SHARE * takes_ns)
+
+    def took(self, seq: int, took_ns: int, now_ns: int) -> None:
+        """A task has left its target, after so long there: 0 where it never began.
+
+        A device that was slow for a moment is expected to be slow still, and would be left alone
+        for that much longer, with nothing to show that it isn't.
+        """
+        for target_id, block in self._blocks.items():
+            if block.seq == seq:
+                if self._blocks_requests(took_ns, now_ns):
+                    until_ns = block.since_ns + SHARE * took_ns
+                    self._blocks[target_id] = block._replace(until_ns=until_ns)
+                else:
+                    del self._blocks[target_id]
+                return
+
+    def _blocks_requests(self, takes_ns: int, now_ns: int) -> bool:
+        return self.longest_ns(now_ns) is not None and takes_ns > self._most_ns(now_ns)
 
     def _most_ns(self, now_ns: int) -> int:
         longest_ns = self.longest_ns(now_ns)

@@ -337,3 +337,34 @@ def test_a_task_that_blocks_a_target_for_long_gets_little_of_it(tmp_path: Path) 
         assert len(world.ended) == 200
 
     play(scene)
+
+
+def test_a_device_that_was_slow_for_a_moment_is_soon_given_tasks_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        world = World(tmp_path)
+        device = world.device("cpu:0", offer("rt"), offer("m"))
+        device.slowness = 300
+        for number in range(200):
+            world.task(number)
+        await world.until_ended(80)  # by then it is believed
+        device.slowness = 1
+        world.request(250, "rt")
+        began_s = world.loop.time()
+        await world.until_ended(200)
+        assert world.loop.time() - began_s < 5
+
+    play(scene)
+
+
+def test_tasks_make_no_room_for_what_no_target_could_meet(tmp_path: Path) -> None:
+    async def scene() -> None:
+        world = World(tmp_path)
+        world.device("cpu:0", offer("rt"), offer("m"))
+        for number in range(200):
+            world.task(number)
+        world.request(0.001, "rt")
+        await world.until_ended(200)
+        assert world.loop.time() < 1
+        assert world.outcomes == [Outcome.INFEASIBLE]
+
+    play(scene)

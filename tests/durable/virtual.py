@@ -57,7 +57,14 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Device:
-    """A worker that runs its batches one after the other, for as long as its offer says."""
+    """A worker that runs its batches one after the other, for as long as its offer says.
+
+    Attributes:
+        runs: What it holds; the first one runs.
+        batches: Model and size of each that it began.
+        broken: Whether what ends now has failed.
+        slowness: How many times as long as its offer says a batch takes that begins now.
+    """
 
     def __init__(self, world: World, target_id: str, offers: Sequence[Offer]) -> None:
         self.world = world
@@ -66,6 +73,7 @@ class Device:
         self.runs: list[Dispatch] = []
         self.batches: list[tuple[str, int]] = []
         self.broken = False
+        self.slowness = 1
 
     async def keep_connected(self) -> None:
         """Is there."""
@@ -92,7 +100,7 @@ class Device:
         size = len(head.request_ids)
         self.batches.append((head.model, size))
         samples = self.offers[head.model, head.variant].latency_ns[size]
-        took_ns = samples[len(samples) // 2]
+        took_ns = self.slowness * samples[len(samples) // 2]
         self.world.loop.call_later(took_ns / 1e9, self._done, head, took_ns)
 
     def _done(self, head: Dispatch, took_ns: int) -> None:
