@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running_agent import RunningAgent
+from tests.e2e.running_agent import ModelsNamed, RunningAgent
 from tests.workers.onnx_models import gather, relu, save, slow, two_by_two, words
 
 
@@ -40,6 +40,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "broken/1").mkdir(parents=True)
     (root / "broken/1/model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     return root
+
+
+@pytest.fixture(scope="session")
+def models_named(models: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelsNamed:
+    """A repository of some of them; an agent measures all that it finds when it first starts."""
+
+    def chosen(*names: str) -> Path:
+        root = tmp_path_factory.mktemp("models")
+        for name in names:
+            (root / name).symlink_to(models / name)
+        return root
+
+    return chosen
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import psutil
 import yaml
 
 from tests.hosts import Host
+
+ModelsNamed = Callable[..., Path]
+"""Makes a repository of models of these names."""
 
 _MARK = "LAXITY_TEST_RUN"
 _END_S = 15

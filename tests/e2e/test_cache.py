@@ -7,13 +7,12 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scheduler import Client
-from tests.e2e.running_agent import RunningAgent
+from tests.e2e.running_agent import ModelsNamed, RunningAgent
 from tests.redis_server import RedisServer, needs_redis
 
 pytestmark = needs_redis
@@ -28,11 +27,11 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def agent(
-    redis: RedisServer, models: Path, tmp_path_factory: pytest.TempPathFactory
+    redis: RedisServer, models_named: ModelsNamed, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningAgent]:
     agent = RunningAgent(
         tmp_path_factory.mktemp("cached"),
-        models,
+        models_named("relu"),
         listen={"http": "127.0.0.1:0"},
         cache={"url": redis.url, "timeout_ms": 200.0},
     )

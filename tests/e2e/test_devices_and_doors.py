@@ -6,13 +6,12 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scheduler import Client, Unauthorized
-from tests.e2e.running_agent import RunningAgent, policy_that_waits
+from tests.e2e.running_agent import ModelsNamed, RunningAgent, policy_that_waits
 from tests.waiting import eventually
 
 TOKEN = "a-token-of-some-length"
@@ -23,7 +22,9 @@ pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores to s
 
 
 @pytest.fixture(scope="module")
-def agent(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+def agent(
+    models_named: ModelsNamed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningAgent]:
     folder = tmp_path_factory.mktemp("split")
     token_file = folder / "token"
     token_file.touch(0o600)
@@ -31,7 +32,7 @@ def agent(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     emulated = {"base_ms": 1.0, "per_item_ms": 0.5, "link": {"rtt_ms": 4.0, "mbps": 100.0}}
     agent = RunningAgent(
         folder,
-        models,
+        models_named("relu"),
         listen={"native": [f"unix://{folder}/s.sock", "tcp://127.0.0.1:0"]},
         token_file=str(token_file),
         devices=[

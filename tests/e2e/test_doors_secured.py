@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from scheduler import Client, ModelNotFound, Overloaded, Unauthorized, Unavailable
 from scheduler.tenants import hash_of, new_token
-from tests.e2e.running_agent import RunningAgent
+from tests.e2e.running_agent import ModelsNamed, RunningAgent
 from tests.waiting import PATIENCE_S, eventually
 
 X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
@@ -68,7 +68,7 @@ class Box:
 
 
 @pytest.fixture(scope="module")
-def box(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+def box(models_named: ModelsNamed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     folder = tmp_path_factory.mktemp("secured")
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", "localhost")
@@ -77,7 +77,7 @@ def box(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]
     write_tenants(folder / "tenants.yaml", [hash_of(TOKENS["line"])])
     agent = RunningAgent(
         folder,
-        models,
+        models_named("relu", "slow", "wide"),
         listen={
             "native": [f"unix://{folder}/s.sock", "tls://127.0.0.1:0"],
             "http": ["127.0.0.1:0", "tls://127.0.0.1:0"],

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scheduler import Client, RequestEnded, Result
-from tests.e2e.running_agent import RunningAgent
+from tests.e2e.running_agent import ModelsNamed, RunningAgent
 
 ROUNDS = 3
 """A loaded machine takes requests with it at random; what tasks must not do is add to that."""
@@ -37,13 +37,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("durable")
 
 
-def start(folder: Path, models: Path) -> RunningAgent:
-    return RunningAgent(folder, models, devices=[DEVICE])
+def start(folder: Path, models_named: ModelsNamed) -> RunningAgent:
+    return RunningAgent(folder, models_named("gather", "relu"), devices=[DEVICE])
 
 
 @pytest.fixture(scope="module")
-def agent(models: Path, folder: Path) -> Iterator[RunningAgent]:
-    agent = start(folder, models)
+def agent(models_named: ModelsNamed, folder: Path) -> Iterator[RunningAgent]:
+    agent = start(folder, models_named)
     yield agent
     agent.close()
 
@@ -106,7 +106,7 @@ def _gather(client: Client) -> dict[str, NDArray[Any]]:
 
 
 def test_tasks_outlive_kills_and_restarts_of_everything(
-    agent: RunningAgent, models: Path, folder: Path
+    agent: RunningAgent, models_named: ModelsNamed, folder: Path
 ) -> None:
     with Client(agent.url) as client:
         gather = _gather(client)
@@ -123,7 +123,7 @@ def test_tasks_outlive_kills_and_restarts_of_everything(
     assert agent.stop() == 0
     assert agent.left_over() == []
     assert listed["counts"]["waiting"] > 0
-    second = start(folder, models)
+    second = start(folder, models_named)
     try:
         with Client(second.url) as client:
             outcomes = Counter(client.task(id_).result(60).outcome for id_ in ids)

@@ -23,15 +23,17 @@ from scheduler import Client, RequestEnded
 from scheduler.core.commands import Finish
 from scheduler.core.events import BatchFailed, Cancelled, PolicySwapped, Submitted, TargetDown
 from scheduler.core.requests import RequestClass
-from tests.e2e.running_agent import RunningAgent
+from tests.e2e.running_agent import ModelsNamed, RunningAgent
 
 REQUESTS = 10_000
 MS = 1_000_000
 
 
 @pytest.fixture
-def agent(models: Path, tmp_path: Path) -> Iterator[RunningAgent]:
-    agent = RunningAgent(tmp_path, models, profile={"max_batch": 8, "seconds": 0.5})
+def agent(models_named: ModelsNamed, tmp_path: Path) -> Iterator[RunningAgent]:
+    agent = RunningAgent(
+        tmp_path, models_named("pair", "relu", "slow"), profile={"max_batch": 8, "seconds": 0.5}
+    )
     yield agent
     agent.close()
 

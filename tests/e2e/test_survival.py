@@ -26,7 +26,13 @@ import pytest
 import yaml
 
 from scheduler import Client, DeadlineExpired, RequestEnded, Result
-from tests.e2e.running_agent import RunningAgent, marked, policy_that_waits, processes_of
+from tests.e2e.running_agent import (
+    ModelsNamed,
+    RunningAgent,
+    marked,
+    policy_that_waits,
+    processes_of,
+)
 from tests.waiting import eventually
 from tests.workers.onnx_models import counts, save
 
@@ -34,16 +40,18 @@ X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
 
 
 @pytest.fixture
-def agent(models: Path, tmp_path: Path) -> Iterator[RunningAgent]:
-    agent = RunningAgent(tmp_path, models)
+def agent(models_named: ModelsNamed, tmp_path: Path) -> Iterator[RunningAgent]:
+    agent = RunningAgent(tmp_path, models_named("relu", "slow"))
     yield agent
     agent.close()
 
 
 @pytest.fixture(scope="module")
-def lasting(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+def lasting(
+    models_named: ModelsNamed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningAgent]:
     """An agent for tests after which it goes on."""
-    agent = RunningAgent(tmp_path_factory.mktemp("lasting"), models)
+    agent = RunningAgent(tmp_path_factory.mktemp("lasting"), models_named("relu", "slow"))
     yield agent
     agent.end()
 
@@ -171,14 +179,14 @@ def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
 
 
 def test_a_scheduler_that_is_brought_back_does_without_a_policy_that_has_gone(
-    models: Path, tmp_path: Path
+    models_named: ModelsNamed, tmp_path: Path
 ) -> None:
     file, readers = tmp_path / "own.py", tmp_path / "readers"
     file.write_text(
         "import os\nfrom policies.edf import Edf\n\n\nclass Own(Edf):\n    pass\n\n\n"
         f"with open({str(readers)!r}, 'a') as readers:\n    print(os.getpid(), file=readers)\n"
     )
-    agent = RunningAgent(tmp_path, models, policy={"name": str(file)})
+    agent = RunningAgent(tmp_path, models_named("relu", "slow"), policy={"name": str(file)})
     load = Load(agent.url)
     load.wait_for_result_after(0)
     scheduler = agent.pid_of("SchedulerProcess")
