@@ -31,8 +31,8 @@ FIRST = -10
 """The niceness of what runs first."""
 
 ROUNDS = 3
-"""A machine that other tests use too stands still at times, and a box that isn't heard for long is
-given nothing."""
+"""A machine that other tests use too stands still at times: 97 % are in time where nothing else runs,
+and beside six busy processes, but once 89 % were on a slow day."""
 
 OWN = 0.6
 LOADS = (1.3, OWN, OWN)
