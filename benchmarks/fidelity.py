@@ -41,7 +41,7 @@ from benchmarks.fidelity_points import (
     verdict,
 )
 from benchmarks.figures import write_figures
-from benchmarks.spawned_agent import prefer, spawned_agent
+from benchmarks.spawned_agent import preferred, spawned_agent
 from replay.fleet.model import Fleet
 
 CLOUD = {
@@ -62,9 +62,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         {"id": "cpu:1", "cores": cores[1:], "runtimes": ["onnxruntime"]},
         {"id": "npu:0", "runtimes": ["emulated"], "options": CLOUD},
     ]
-    if arguments.niceness:
-        prefer(os.getpid(), arguments.niceness)
-    with tempfile.TemporaryDirectory(prefix="laxity-fidelity-") as name:
+    with (
+        preferred(arguments.niceness),
+        tempfile.TemporaryDirectory(prefix="laxity-fidelity-") as name,
+    ):
         folder = Path(name)
         for model, (values, base, per_item) in MODELS.items():
             make_busy(folder / "models", model, values, base, per_item, MAX_BATCH)

@@ -62,6 +62,24 @@ def spawned_agent(folder: Path, models: Path, niceness: int = 0, **settings: Any
             agent.wait()
 
 
+@contextlib.contextmanager
+def preferred(niceness: int) -> Iterator[None]:
+    """Lets this process run before others, or after them, for a while; 0 changes nothing.
+
+    Its session is also that of the shell it was called from: whatever is called there afterwards
+    would come first as well.
+    """
+    group = Path("/proc/self/autogroup")
+    before = group.read_text().split()[-1] if niceness and group.exists() else None
+    if niceness:
+        prefer(os.getpid(), niceness)
+    try:
+        yield
+    finally:
+        if before is not None:
+            group.write_text(before)
+
+
 def prefer(pid: int, niceness: int) -> None:
     """Sets the niceness of a process, its threads, and its session, which its children share."""
     for thread in psutil.Process(pid).threads():  # each has its own

@@ -33,7 +33,7 @@ import numpy as np
 
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
-from benchmarks.spawned_agent import prefer, spawned_agent
+from benchmarks.spawned_agent import preferred, spawned_agent
 from benchmarks.spill_clouds import CLOUDS, emulated
 from replay.links import LinkEmulator, OneWay
 from scheduler import Client, LaxityError
@@ -251,9 +251,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--pings", type=Path, default=RECORDED, metavar="FOLDER")
     given = parser.parse_args()
-    if NICENESS:
-        prefer(os.getpid(), NICENESS)
-    with tempfile.TemporaryDirectory() as folder:
+    with preferred(NICENESS), tempfile.TemporaryDirectory() as folder:
         figures = measure(given.cloud, Path(folder), given.pings, given.seconds)
     during = figures["outage"]["during_outage"]
     figures["holds"] = {
