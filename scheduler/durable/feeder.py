@@ -148,8 +148,8 @@ class Feeder:
         now_ns = self._driver.clock_ns()
         for submission in arriving:
             budget_ns = submission.deadline_ns - now_ns
-            if self._room.is_shorter(budget_ns) and self._may_be_met(submission.kind, budget_ns):
-                self._room.note(budget_ns, now_ns)
+            may_be_met = partial(self._may_be_met, submission.kind, budget_ns)
+            self._room.note(budget_ns, now_ns, may_be_met)
         self._withdraw()
 
     def _may_be_met(self, kind: RequestClass, budget_ns: int) -> bool:

@@ -8,7 +8,7 @@ meet it: what it was expected to take counts until it has ended, then what it to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from scheduler.core.latency import LatencyCurve
@@ -48,15 +48,12 @@ class Room:
         self._turned_ns = 0
         self._blocks: dict[str, _Block] = {}
 
-    def is_shorter(self, budget_ns: int) -> bool:
-        """Whether a request with this budget would be that with the shortest."""
-        return self._shortest_ns is None or budget_ns < self._shortest_ns
-
-    def note(self, budget_ns: int, now_ns: int) -> None:
-        """A request has come."""
+    def note(self, budget_ns: int, now_ns: int, may_be_met: Callable[[], bool]) -> None:
+        """A request has come; one that can't be met anyway is none to leave room for."""
         if now_ns - self._turned_ns > LATELY_NS:
             self._turn(now_ns)
-        if self.is_shorter(budget_ns):
+        is_shorter = self._shortest_ns is None or budget_ns < self._shortest_ns
+        if is_shorter and may_be_met():
             self._shortest_ns = budget_ns
 
     def _turn(self, now_ns: int) -> None:

@@ -1,0 +1,28 @@
+"""What is remembered of requests, so that no task is in their way."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.durable.room import LATELY_NS, PART, Room
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize("late_ns", [LATELY_NS // 2, 3 * LATELY_NS // 2, 3 * LATELY_NS])
+def test_the_shortest_budget_counts_of_those_that_came_lately(late_ns: int) -> None:
+    room = Room()
+    room.note(50 * MS, 0, lambda: True)
+    assert room.longest_ns(0) == 50 * MS // PART
+    room.note(100 * MS, late_ns, lambda: True)
+    shortest_ms = 50 if late_ns < 2 * LATELY_NS else 100
+    assert room.longest_ns(late_ns) == shortest_ms * MS // PART
+
+
+def test_a_budget_that_nothing_could_meet_does_not_count() -> None:
+    room = Room()
+    room.note(1 * MS, 0, lambda: False)
+    assert room.longest_ns(0) is None
+    room.note(50 * MS, 0, lambda: True)
+    room.note(1 * MS, 0, lambda: False)
+    assert room.longest_ns(0) == 50 * MS // PART
