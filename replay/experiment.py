@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from replay.bound import fluid_bound, whole_bound
+from replay.bound import closest_bound
 from replay.fleet.model import Fleet
 from replay.headway import NoEnd, played, watch
 from replay.results import RunResult
@@ -39,9 +39,6 @@ ROWS = 20_000
 
 BOUND_REQUESTS = 1_000_000
 """The bound of a longer workload is not computed unless it is asked for."""
-
-WHOLE_REQUESTS = 10_000
-"""For a longer one the closer bound takes too long: a minute for these."""
 
 _CHANGED = (
     "{} changed while it was played: policies got {:,} to {:,} requests, and are not to be "
@@ -208,17 +205,13 @@ class Experiment:
 
     def bound(self, seed: int) -> float:
         """The share of the weight that a clairvoyant could finish."""
-        targets, conditions = self.fleet.targets(), self.fleet.conditions(seed)
-        times = self.fleet.true_times(seed)
-        fluid = fluid_bound(
-            self.arrivals(seed), targets, conditions=conditions, times=times, weighted=True
+        fleet = self.fleet
+        return closest_bound(
+            lambda: self.arrivals(seed),
+            fleet.targets(),
+            fleet.conditions(seed),
+            fleet.true_times(seed),
         )
-        if fluid.requests > WHOLE_REQUESTS:
-            return fluid.share
-        whole = whole_bound(
-            self.arrivals(seed), targets, conditions=conditions, times=times, weighted=True
-        )
-        return min(fluid.share, whole.share)
 
     def run(self, choices: Sequence[PolicyChoice], seed: int) -> list[RunResult]:
         """Plays it with each policy, on the same requests.

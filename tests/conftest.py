@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -58,6 +59,11 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
         part = 0.8 if is_long else 1.0
         placed += [(part * index / len(kind), file) for index, file in enumerate(kind)]
     return [item for _, file in sorted(placed, key=lambda each: each[0]) for item in file]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_kept_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["LAXITY_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
