@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from replay.conformance import Verdict, conformance
-from replay.experiment import PolicyChoice
+from replay.experiment import PolicyChoice, PolicyFault
 from replay.laws import MakePolicy
 from replay.results import RunResult
 from replay.scenarios import standard_scenarios
@@ -61,6 +61,11 @@ def try_policy(make: MakePolicy) -> Iterator[Verdict]:
     return conformance(make)
 
 
+def did_not_play(scenario: str, fault: PolicyFault) -> Verdict:
+    """What a policy that failed in a scenario has to answer for, beside the suite."""
+    return Verdict(f"plays {scenario}", "It decides until all requests have ended.", str(fault))
+
+
 def play_policy(
     label: str, make: MakePolicy, scenario: str, requests: int = REQUESTS, seed: int = 1
 ) -> list[tuple[RunResult, float]]:
@@ -75,6 +80,9 @@ def play_policy(
         scenario: The name of a standard scenario.
         requests: How many of its requests are played at most.
         seed: Of chance.
+
+    Raises:
+        PolicyFault: It raised there, or decided the impossible.
     """
     (found,) = standard_scenarios(scenario)
     experiment = found.experiment(requests=requests)

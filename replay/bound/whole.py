@@ -183,7 +183,8 @@ def _columns(
 def _windows(found: Requests, offers: _Offers) -> tuple[Ints, Ints, Ints]:
     """Which requests can be served at all, and from when until when that may be, by each option."""
     able = np.zeros(len(found.worth), bool)
-    begins_ns, ends_ns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    begins_ns: list[Ints] = [np.empty(0, np.int64)]
+    ends_ns: list[Ints] = [np.empty(0, np.int64)]
     for option, rows in offers:
         first_ns, last_ns, end_ns = option.windows(found.at_ns[rows], found.deadline_ns[rows])
         some = last_ns >= first_ns

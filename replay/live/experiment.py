@@ -14,8 +14,12 @@ from scheduler import Client, LaxityError
 CONNECT_TIMEOUT_S = 2.0
 
 
+CACHE = "cache"
+"""The target of what a box had answered before begins so."""
+
+
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came while requests were sent.
+    """Ctrl-C came while requests were sent, or what is its cause broke off their source.
 
     Attributes:
         result: What came of those that had ended.
@@ -37,26 +41,33 @@ def play_experiment(
 
     Raises:
         LaxityError: The box can't be reached.
-        Interrupted: Ctrl-C came when some requests had ended.
-        FleetError, TraceError, WorkloadError: The source can't be read.
+        Interrupted: Ctrl-C came when some requests had ended, or the source can't be read any
+            further.
+        FleetError, TraceError, WorkloadError: The source can't be read at all.
     """
     policy = _label(_policy_of(url))
     result = RunResult(experiment.name, policy, seed, experiment.load, "live")
     result.rows.limit = experiment.rows
     result.notes += experiment.fleet.notes
 
+    cached = 0
+
     def note(ending: LiveEnding) -> None:
+        nonlocal cached
+        cached += ending.target is not None and ending.target.startswith(CACHE)
         result.add(row_of(ending))
 
     arrivals = experiment.arrivals(seed)
     result.closed = isinstance(arrivals, Clients)
     try:
         tally = play_live(url, arrivals, note, processes=processes)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ValueError, OSError) as error:
         if not result.rows.seen:
             raise
-        result.notes.append(f"interrupted when {result.rows.seen:,} requests had ended")
-        raise Interrupted(result) from None
+        is_asked = isinstance(error, KeyboardInterrupt)
+        what = "interrupted" if is_asked else "its source broke off"
+        result.notes.append(f"{what} when {result.rows.seen:,} requests had ended")
+        raise Interrupted(result) from (None if is_asked else error)
     warnings = [late] if (late := tally.warning()) is not None else []
     try:
         if (now := _label(_policy_of(url))) != policy:
@@ -64,6 +75,12 @@ def play_experiment(
     except LaxityError as error:
         # What came of the requests until then is known all the same.
         warnings.append(f"the box was gone at the end: {error}")
+    if cached:
+        warnings.append(
+            f"the box had the answers to {cached:,} of {result.rows.seen:,} requests in its cache, "
+            "because each model is always sent the same; without `cache` in its configuration the "
+            "devices are measured"
+        )
     result.notes += warnings
     return result, warnings
 

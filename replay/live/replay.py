@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from replay.live.closed_loop import Turns
@@ -237,18 +238,18 @@ class Player:
         Args:
             numbered: The requests in order of time, with their places in the schedule.
         """
-        left_s = 0.0
         try:
             async for number, arrival in in_time(
                 numbered, lambda item: item[1].at_ns / 1e9, lambda: self.now_ns() / 1e9
             ):
                 self._send(number, arrival)
             left_s = (self._last_deadline_ns - self.now_ns()) / 1e9 + self._settle_s
-        except asyncio.CancelledError:
+            await settle(self._out, left_s)
+        except BaseException:
             self._on_end = lambda _: None  # what is still out was cut off, and has no end
             raise
         finally:
-            await settle(self._out, left_s)
+            await settle(self._out, 0)
             await asyncio.sleep(0)  # The ends of what was given up are still to be noted.
 
     def _send(self, number: int, arrival: Arrival) -> None:
@@ -350,6 +351,10 @@ async def _play_here(
 
     async with AsyncClient(url, token=token) as client:
         inputs = make_inputs(await client.models())
+        if not isinstance(arrivals, Clients):
+            # To find the first one may take long, as in the midst of a file; then time begins.
+            arrivals = iter(arrivals)
+            arrivals = chain(list(islice(arrivals, 1)), arrivals)
         player = Player(client, inputs, note, time.monotonic_ns() + _LEAD_NS, settle_s)
         turns = Turns(arrivals, player.now_ns) if isinstance(arrivals, Clients) else None
 

@@ -62,8 +62,9 @@ def _headed(lines: Lines, line: str, unit: str | None) -> str | None:
 
 def _unit_in(line: str) -> str | None:
     """The unit that a column's name ends with, as in `arrival_ms` or `time (s)`."""
-    word = re.split(r"[^a-z]+", line.lower().rstrip('"]) '))[-1]
-    return word if word in _UNITS and len(line) > len(word) else None
+    *before, word = re.split(r"[^a-z]+", line.lower().rstrip('"]) '))
+    is_rate = before[-1:] == ["per"]
+    return word if word in _UNITS and len(line) > len(word) and not is_rate else None
 
 
 def _parser(lines: Lines, first: str, unit: str | None) -> Callable[[str], int]:

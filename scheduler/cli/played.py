@@ -71,6 +71,8 @@ def _written(results: list[RunResult], pair: tuple[str, str] | None, files: File
             write(path)
         except OSError as error:
             yield f"{path} can't be written: {error.strerror}"
+        except ValueError as error:
+            yield f"{path} is not written: {error}"
         else:
             if name:
                 say(f"the {name} is in {path}")

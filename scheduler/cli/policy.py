@@ -66,6 +66,7 @@ def check(
 
 def _test(name: str, as_json: bool) -> bool:
     from replay import policy_trial as trial  # which takes a moment
+    from replay.experiment import PolicyFault
 
     say = Console(stderr=True, highlight=False)
     # stdout is for what came of it, not for what a policy prints
@@ -86,7 +87,12 @@ def _test(name: str, as_json: bool) -> bool:
             took_us: dict[str, list[float]] = {}
             for scenario in trial.SCENARIOS if lawful else ():
                 status.update(f"scenario {scenario}")
-                played = trial.play_policy(label, make, scenario)
+                try:
+                    played = trial.play_policy(label, make, scenario)
+                except PolicyFault as fault:
+                    verdicts.append(trial.did_not_play(scenario, fault))
+                    lawful = False
+                    break
                 shares[scenario] = {result.policy: result.on_time_share() for result, _ in played}
                 for result, us in played:
                     took_us.setdefault(result.policy, []).append(us)
@@ -146,8 +152,10 @@ def _show(
         console.print(f"{mark} {verdict.check}")
         if verdict.problem is not None:
             console.print(f"     {verdict.problem[:2000]}", markup=False)
+    if any(verdict.problem is not None for verdict in verdicts):
+        others = "other " if shares else ""
+        console.print(f"{label} fails; the {others}scenarios were not played.", markup=False)
     if not shares:
-        console.print(f"{label} breaks a law; the scenarios were not played.", markup=False)
         return
     policies = list(next(iter(shares.values())))
     table = plain_table("in time", *policies, right=policies)

@@ -233,7 +233,7 @@ def _play_live(
                         results.append(error.result)
                     if not results:
                         raise
-                    return results, error
+                    return results, error.__cause__ or error
                 for warning in warnings:
                     say(warning)
                 results.append(result)

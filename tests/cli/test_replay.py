@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,25 @@ def test_what_was_played_until_ctrl_c_is_shown_and_written(run, monkeypatch):
     assert status == 130
     assert [row["seed"] for row in rows()] == [1, 2]
     assert "tired.py" in out
+
+
+def test_a_chart_of_too_little_is_not_drawn_and_the_rest_is_given(run, monkeypatch):
+    monkeypatch.setattr("replay.experiment.Experiment.bound", interrupted_at(2))
+    played = ["work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "1.5,2"]
+    status, out, err = run(*played, "--seeds", "3", "--chart", "c.svg", "--json", "rows.json")
+    assert status == 2
+    assert "c.svg is not written: nothing was played at two loads" in err
+    assert [row["seed"] for row in rows()] == [1]
+    assert "edf" in out
+
+
+def interrupted_at(seed: int) -> Callable[[object, int], float]:
+    def bound(_: object, asked: int) -> float:
+        if asked == seed:
+            raise KeyboardInterrupt
+        return 1.0
+
+    return bound
 
 
 def test_the_load_can_be_set(run):
@@ -417,6 +437,19 @@ def test_what_was_played_until_ctrl_c_is_told(files, box, jobs):
     assert f"interrupted when {ended:,} requests had ended" in " ".join(out.split())
     assert "Traceback" not in err
     assert process.returncode == 130
+
+
+def test_what_was_sent_before_a_trace_broke_off_is_told(files, run, box):
+    lines = [f"{10 * number},detect,9000" for number in range(60)]
+    (files / "short.csv").write_text("\n".join(["arrival_ms,qos,deadline_ms", *lines, "600,det"]))
+    played = ["short.csv", "--fleet", "fleet.yaml", "--model", "digits", "--against", "live"]
+    status, out, err = run(*played, "--url", box.url, "--json", "rows.json")
+    (row,) = rows()
+    ended: Any = row["requests"]
+    assert 0 < ended <= 60
+    assert f"its source broke off when {ended:,} requests had ended" in " ".join(out.split())
+    assert "short.csv:62: 2 columns" in err
+    assert status == 2
 
 
 def test_a_result_is_replaced_and_a_link_to_it_is_the_same_file(run, files):

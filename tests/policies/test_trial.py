@@ -71,6 +71,24 @@ def test_a_policy_that_breaks_a_law_fails_and_is_not_played(tmp_path):
     assert "the scenarios were not played" in result.stdout
 
 
+def test_a_policy_that_fails_in_a_scenario_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(policy_trial, "SCENARIOS", ("unlike-models", "load-1_5", "load-0_5"))
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "from policies.edf import Edf\n\nclass Wrong(Edf):\n    def decide(self, view):\n"
+        "        if any(kind.model == 'classify' for kind in view.queues):\n"
+        "            raise KeyError(16)\n        return super().decide(view)\n"
+    )
+    result = CliRunner().invoke(command_line(), ["policy", "test", str(wrong), "--json"])
+    figures = json.loads(result.stdout)
+    assert (result.exit_code, figures["lawful"]) == (1, False)
+    *lawful, last = figures["checks"]
+    assert all(check["problem"] is None for check in lawful)
+    assert last["problem"].endswith(f"KeyError: 16, at {wrong}:6")
+    result = CliRunner().invoke(command_line(), ["policy", "test", str(wrong)])
+    assert f"FAIL {last['check']}" in result.stdout
+
+
 def test_a_policy_that_ends_the_process_fails(tmp_path):
     wrong = tmp_path / "program.py"
     wrong.write_text("class Ends:\n    def decide(self, view):\n        raise SystemExit(0)\n")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from policies import make_policy
-from replay.experiment import PolicyChoice
+from replay.experiment import Experiment, PolicyChoice
 from replay.live.experiment import _label, play_experiment
 from replay.live.inputs import random_inputs
 from replay.live.processes import LiveError
@@ -273,6 +275,52 @@ class TestTally:
         assert LiveTally().warning() is None
 
 
+def test_what_ctrl_c_cuts_off_while_it_is_waited_for_has_no_end():
+    ended: list[LiveEnding] = []
+
+    async def scene() -> None:
+        client: Any = FakeClient()
+        player = Player(client, lambda _: X, ended.append, 0, 60.0, lambda: 0)
+        playing = asyncio.ensure_future(player.play([(0, Arrival(0, M, 60_000 * MS))]))
+        while not client.futures:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        assert client.futures[0].cancelled()
+
+    asyncio.run(scene())
+    assert ended == []
+
+
+def test_time_begins_when_the_first_request_is_found(box):
+    ended: list[LiveEnding] = []
+
+    def slow() -> Iterator[Arrival]:
+        time.sleep(0.5)
+        yield from chance_plan(3)
+
+    play_live(box.url, slow(), ended.append)
+    assert len(ended) == 3
+    assert max(ending.lag_ns for ending in ended) < 400 * MS
+
+
+@pytest.mark.parametrize(("target", "told"), [("cpu:0", False), ("cache", True)])
+def test_what_the_cache_of_a_box_answered_is_told(tmp_path, monkeypatch, target, told):
+    def play(url, arrivals, on_end, processes):
+        for number, arrival in enumerate(arrivals):
+            where = target if number else "cpu:0"
+            on_end(LiveEnding(number, arrival, 0, "completed", MS, target=where))
+        return LiveTally()
+
+    monkeypatch.setattr("replay.live.experiment.play_live", play)
+    monkeypatch.setattr("replay.live.experiment._policy_of", lambda url: {"name": "edf"})
+    result, warnings = play_experiment(experiment_in(tmp_path), 1)
+    assert warnings == [note for note in result.notes if "cache" in note]
+    assert ["answers to 2 of 3 requests" in warning for warning in warnings] == [True] * told
+
+
 def test_a_simulation_ends_in_the_same_words():
     simulator = Simulator(make_policy("edf"), [target()], lambda run, _kind: 5 * MS)
     plan = [Arrival(number * MS, M, 12 * MS) for number in range(20)]
@@ -443,6 +491,13 @@ def test_a_policy_is_told_as_a_replay_takes_it():
     assert dict(PolicyChoice.parse(_label(policy)).options) == {"inner": policy["inner"]}
 
 
+def experiment_in(folder: Path) -> Experiment:
+    (folder / "work.yaml").write_text(WORK)
+    (folder / "fleet.yaml").write_text(FLEET)
+    (found,) = planned(Ask(str(folder / "work.yaml"), fleet=str(folder / "fleet.yaml")))
+    return found
+
+
 def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
     inner = {"name": "spill", "inner": {"name": "edf"}}
     hedge = {"name": "hedge", "extra": 0.1, "inner": inner}
@@ -451,10 +506,7 @@ def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
         box.status = {"policy": {**hedge, "extra": 0.2}}
         peer.answer(header)
 
-    (tmp_path / "work.yaml").write_text(WORK)
-    (tmp_path / "fleet.yaml").write_text(FLEET)
-    ask = Ask(str(tmp_path / "work.yaml"), fleet=str(tmp_path / "fleet.yaml"))
-    (experiment,) = planned(ask)
+    experiment = experiment_in(tmp_path)
     box.status = {"policy": hedge}
     before, after = (
         f"hedge?extra={extra}&inner={{name: spill, inner: edf}}" for extra in (0.1, 0.2)
