@@ -8,6 +8,9 @@ from typing import NamedTuple
 from scheduler.core.values import value
 
 DEFAULT_PRIORITY = 3
+LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
+"""What a request may be worth to its caller: beyond, nothing could be reckoned with it."""
+
 LOWEST_PRIORITY = 7
 
 Shapes = tuple[tuple[int, ...], ...]

@@ -170,7 +170,8 @@ class Driver:
         self._learn_offers(spec.id, spec.offers)
         way = self._ways[spec.id]
         if way.lost_ns is not None:
-            way.away_ns = self.clock_ns() - way.lost_ns
+            # One long absence, as of a night, says little of the next.
+            way.away_ns = min(self.clock_ns() - way.lost_ns, 2 * way.away_ns)
             way.lost_ns = None
         self._handle(TargetUp(self._energy.priced(spec), more))
 

@@ -74,7 +74,7 @@ class Way:
         progress: How far the target is with getting ready: done, total, and what it does.
         transfer_ns: As in `TargetSpec`, where a device is not on this box.
         lost_ns: Since when it is away; None while it is not.
-        away_ns: For how long it was the last time.
+        away_ns: For how long it was the last time, or twice as long as was thought then.
         telemetry: What the device does, uses and draws.
     """
 

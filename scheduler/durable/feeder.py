@@ -15,8 +15,9 @@ from typing import Any
 
 import structlog
 
+from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
-from scheduler.core.requests import LOWEST_PRIORITY, RequestClass
+from scheduler.core.requests import LEAST_WEIGHT, LOWEST_PRIORITY, RequestClass
 from scheduler.core.targets import TargetState
 from scheduler.daemon.catalog import checked_class
 from scheduler.daemon.driver import Driver
@@ -30,9 +31,6 @@ from scheduler.errors import InvalidInput, LaxityError
 
 ATTEMPTS = 3
 """How often a task may fail."""
-
-WEIGHT = 1e-9
-"""What a task is worth beside a request of its priority."""
 
 FIRST_DELAY_NS, LONGEST_DELAY_NS = 100_000_000, 30_000_000_000
 """How long a task waits that was not run, the first time and at most; twice as long each time."""
@@ -159,7 +157,7 @@ class Feeder:
         learn otherwise than when the journal is played again.
         """
         return any(
-            offer.item_shapes or min(offer.latency_ns[1]) <= budget_ns
+            _least_ns(offer, kind) <= budget_ns
             for target in self._driver.core.targets.values()
             for offer in target.usable(kind)
         )
@@ -170,16 +168,19 @@ class Feeder:
             self._looking = True
             self._loop.call_soon(self._feed)
 
-    def _withdraw(self) -> None:
+    def _withdraw(self, only_stranded: bool = False) -> None:
+        """Takes back what is queued; or of that, what no target that is up could run."""
         core = self._driver.core
         if core.queues:
-            records = core.ledger.records
-            queued = [
-                i for i in self._fed if (found := records.get(i)) is not None and found.queued
-            ]
-            for request_id in queued:
-                self._room.took(self._fed[request_id].seq, 0, self._driver.clock_ns())
-                self._driver.cancel(request_id)
+            for request_id, task in list(self._fed.items()):
+                # To cancel one is an event, by which others may end or begin.
+                found = core.ledger.records.get(request_id)
+                if found is None or not found.queued:
+                    continue
+                targets = core.targets.values()
+                if not (only_stranded and any(t.up and t.usable(task.kind) for t in targets)):
+                    self._room.took(task.seq, 0, self._driver.clock_ns())
+                    self._driver.cancel(request_id)
 
     # -- feeding
 
@@ -191,6 +192,8 @@ class Feeder:
         self._bring_back()
         if now_ns < self._paused_until_ns:
             return
+        # What a lost target had is queued again: nothing else would run until it is back.
+        self._withdraw(only_stranded=True)
         core = self._driver.core
         for target in list(core.targets.values()):
             if not core.queues and target.is_open(now_ns):
@@ -264,7 +267,7 @@ class Feeder:
                     body,
                     min(task.due_ns + ahead_ns, latest_ns),
                     LOWEST_PRIORITY,
-                    WEIGHT,
+                    LEAST_WEIGHT,
                     False,
                     partial(self._answered, task),
                 )
@@ -289,8 +292,7 @@ class Feeder:
         if task.request_id is not None:
             del self._fed[task.request_id]
             task.request_id = None
-        if took_ns := answer.timing_ns[2]:
-            self._room.took(task.seq, took_ns, self._driver.clock_ns())
+        self._room.took(task.seq, answer.timing_ns[2] or None, self._driver.clock_ns())
         if task.where is Where.GONE:
             return
         outcome = answer.outcome
@@ -390,6 +392,15 @@ class Feeder:
         self.forget(task.seq)
         self._told(task.seq)
         self.look()
+
+
+def _least_ns(offer: Offer, kind: RequestClass) -> float:
+    """The least that an item was measured to take, or a smaller one its part of that."""
+    part = 1.0
+    if offer.item_shapes and kind.shapes:
+        measured = max(1, offer.elements(offer.item_shapes))
+        part = min(1.0, offer.elements(kind.shapes) / measured)
+    return part * min(offer.latency_ns[1])
 
 
 def _header_of(task: Waiting, answer: Answer) -> dict[str, Any]:

@@ -87,14 +87,17 @@ class Room:
         if self._blocks_requests(takes_ns, now_ns):
             self._blocks[target_id] = _Block(seqs[0], now_ns, now_ns + SHARE * takes_ns)
 
-    def took(self, seq: int, took_ns: int, now_ns: int) -> None:
+    def took(self, seq: int, took_ns: int | None, now_ns: int) -> None:
         """A task has left its target, after so long there: 0 where it never began.
+
+        None where nobody measured it; it is the time since the target was given it.
 
         A device that was slow for a moment is expected to be slow still, and would be left alone
         for that much longer, with nothing to show that it isn't.
         """
         for target_id, block in self._blocks.items():
             if block.seq == seq:
+                took_ns = now_ns - block.since_ns if took_ns is None else took_ns
                 if self._blocks_requests(took_ns, now_ns):
                     until_ns = block.since_ns + SHARE * took_ns
                     self._blocks[target_id] = block._replace(until_ns=until_ns)

@@ -368,3 +368,51 @@ def test_tasks_make_no_room_for_what_no_target_could_meet(tmp_path: Path) -> Non
         assert world.outcomes == [Outcome.INFEASIBLE]
 
     play(scene)
+
+
+def test_tasks_that_expire_together_in_the_queue_cost_no_request(tmp_path: Path) -> None:
+    async def scene() -> None:
+        world = World(tmp_path, "deferred")
+        world.device("cpu:0", offer("m"), offer("rt"))
+        for number in range(3):
+            world.task(number)
+        await asyncio.sleep(0.0001)
+        assert sum(map(len, world.driver.core.queues.values())) >= 2
+        world.loop.now_s += 11  # the machine stood still
+        world.request(40, "rt")
+        await world.until_ended(3)
+        assert world.outcomes == [Outcome.COMPLETED]
+        assert [world.outcome(number) for number in range(3)] == ["completed"] * 3
+
+    play(scene)
+
+
+def test_what_a_lost_target_had_keeps_no_other_idle(tmp_path: Path) -> None:
+    async def scene() -> None:
+        world = World(tmp_path)
+        far = world.device("gpu:0", offer("slow", base_ms=30_000, item_ms=0, sizes=(1,)))
+        world.device("cpu:0", offer("m"))
+        world.task(0, model="slow")
+        await asyncio.sleep(0.001)
+        assert len(far.runs) == 1
+        far.lose()
+        for number in range(1, 200):
+            world.task(number)
+        await world.until_ended(199)
+        assert world.loop.time() < 2
+
+    play(scene)
+
+
+def test_a_task_that_is_refused_without_running_blocks_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        world = World(tmp_path)
+        world.device("cpu:0", offer("rt"), offer("m"), offer("long", base_ms=2_100, sizes=(1,)))
+        world.request(40, "rt")
+        world.task(0, deadline_s=1, model="long")
+        for number in range(1, 100):
+            world.task(number)
+        await world.until_ended(99)
+        assert world.loop.time() < 2
+
+    play(scene)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.core.events import TargetUp
+from scheduler.core.latency import STALE_NS
 from scheduler.core.scheduler import Scheduler
 from scheduler.daemon.neighbours.members import (
     FORGET_NS,
@@ -126,6 +127,20 @@ def test_a_report_arrives_as_it_was_meant():
     assert [row.item_shapes for row in read] == [(), ((7, 80), ())]
     assert read[0].steps == ((10 * MS, 2), (12 * MS, 4), (16 * MS, 8), (24 * MS, 16))
     assert [room_for(read[0].steps, ms * MS) for ms in (1, 10, 14, 20, 99)] == [0, 2, 6, 12, 16]
+
+
+def test_a_box_that_was_slow_for_a_moment_does_not_say_so_for_ever():
+    core = Scheduler(load_policy("goodput"))
+    core.handle(TargetUp(target("cpu:0", offer(base_ms=4, item_ms=1))), 0)
+    healthy = rows_of(core, 0)
+    (device,) = core.targets.values()
+    curve = device.curve(device.offers["m"][0])
+    for batch in range(40):
+        curve.observe(1, 150 * MS, batch * 150 * MS)
+    slow_ns = 40 * 150 * MS
+    assert rows_of(core, slow_ns)[0].service_ns[4] > 100 * MS
+    # Nobody sends what it could not do in time, so nothing comes that would tell it better.
+    assert rows_of(core, slow_ns + STALE_NS)[0].service_ns == healthy[0].service_ns
 
 
 @pytest.mark.parametrize("name", [5, None, "x\r\nX-Header: 1", "\x1b[2J", "x" * 201])

@@ -230,7 +230,7 @@ class Finder:
         like = replace(refused, body=memoryview(bytes(len(refused.body))))
         took_ns = await self._trial(latencies.model, like)
         if took_ns > (1 - MATERIAL) * latencies.median_ns:
-            latencies.observe(1, took_ns)
+            latencies.confirm(took_ns)
             return
         more = [await self._trial(latencies.model, like) for _ in range(_TRIALS - 2)]
         latencies.start_over([took_ns, *more])

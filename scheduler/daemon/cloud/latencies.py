@@ -124,6 +124,18 @@ class Latencies:
         """The median of single items; 0 where nothing is known."""
         return _median(self._sizes[1].samples) if self.is_known else 0
 
+    def confirm(self, latency_ns: int) -> None:
+        """Learns from a single item that was tried because of what the slowest have taken.
+
+        The slowest gives way to one that took a good deal less: alone among few it decides what is
+        refused, and what is refused says nothing.
+        """
+        samples = self._sizes[1].samples
+        slowest_ns = max(samples, default=0)
+        if latency_ns <= (1 - MATERIAL) * slowest_ns:
+            samples.remove(slowest_ns)
+        self.observe(1, latency_ns)
+
     def start_over(self, latencies_ns: Iterable[int]) -> None:
         """Forgets all but what single items have just taken."""
         for known in self._sizes.values():

@@ -10,10 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from scheduler.core.latency import LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Shapes
 from scheduler.core.scheduler import Scheduler
@@ -73,7 +75,7 @@ def rows_of(core: Scheduler, now_ns: int) -> list[Row]:
     offered: dict[tuple[str, str], list[tuple[int, TargetState, Offer]]] = {}
     for device in devices:
         for offer in chain.from_iterable(device.offers.values()):
-            one_ns = device.curve(offer).predict(1, 0.5)
+            one_ns = _curve(device, offer, now_ns).predict(1, 0.5)
             offered.setdefault((offer.model, offer.variant), []).append((one_ns, device, offer))
     return [_row_of(found, now_ns, backlog_ns) for _, found in sorted(offered.items())[:MOST_ROWS]]
 
@@ -82,7 +84,7 @@ def _row_of(found: list[tuple[int, TargetState, Offer]], now_ns: int, backlog_ns
     """What those devices that offer one variant come to together."""
     one_ns, _, best = min(found, key=itemgetter(0))
     free_ns = min(device.free_ns(now_ns) for _, device, _ in found) - now_ns
-    ladders = [device.curve(offer).ladder(0.5) for _, device, offer in found]
+    ladders = [_curve(device, offer, now_ns).ladder(0.5) for _, device, offer in found]
     steps = []
     for size in sorted({size for ladder in ladders for size in ladder.sizes}):
         rungs = [bisect_right(ladder.sizes, size) - 1 for ladder in ladders]
@@ -103,6 +105,22 @@ def _row_of(found: list[tuple[int, TargetState, Offer]], now_ns: int, backlog_ns
         round(best.energy(1)),
         best.item_shapes,
     )
+
+
+def _curve(device: TargetState, offer: Offer, now_ns: int) -> LatencyCurve:
+    """What an offer takes, without what nothing has confirmed for long.
+
+    The core forgets that when a request comes. To a box that was slow for a moment, and says so,
+    none may come any more.
+    """
+    curve = device.curve(offer)
+    stale_ns = curve.stale_ns()
+    return curve if stale_ns is None or now_ns < stale_ns else _as_measured(offer)
+
+
+@lru_cache(MOST_ROWS)
+def _as_measured(offer: Offer) -> LatencyCurve:
+    return LatencyCurve(offer)
 
 
 def _backlog_ns(core: Scheduler, devices: list[TargetState]) -> int:

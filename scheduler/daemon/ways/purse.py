@@ -60,7 +60,7 @@ class Purse:
         if not self.budgets or not cost:
             self.spent += cost
             return True
-        now_s = self._clock_s()
+        now_s = self._now_s()
         if cost > self.left(now_s):
             return False
         self._add(now_s, cost)
@@ -79,14 +79,14 @@ class Purse:
         """Takes back a part of what was reserved so long ago, in the minute in which it was."""
         self.spent -= cost
         if self.budgets and cost:
-            paid_s = self._clock_s() - after_s
-            step = next((step for step in reversed(self._steps) if step[0] <= paid_s), None)
-            if step is not None:
-                step[1] -= cost
+            paid_s = self._now_s() - after_s
+            if self._steps:
+                before = (step for step in reversed(self._steps) if step[0] <= paid_s)
+                next(before, self._steps[0])[1] -= cost
 
     def left(self, now_s: float | None = None) -> float:
         """What may be spent now; infinite without a budget."""
-        now_s = self._clock_s() if now_s is None else now_s
+        now_s = self._now_s() if now_s is None else now_s
         return min(
             [limit - self._spent_in(seconds, now_s) for seconds, limit in self.budgets.items()],
             default=float("inf"),
@@ -98,7 +98,7 @@ class Purse:
             return 0.0
         if cost > min(self.budgets.values()):
             return None
-        now_s = self._clock_s()
+        now_s = self._now_s()
         return max([self._wait_s(s, limit - cost, now_s) for s, limit in self.budgets.items()])
 
     def _wait_s(self, seconds: int, limit: float, now_s: float) -> float:
@@ -112,8 +112,18 @@ class Purse:
                 wait_s = start_s + _STEP_S + seconds - now_s
         return max(0.0, wait_s)
 
+    def _now_s(self) -> float:
+        """The time; what a clock that was set back left ahead of it counts as spent just now."""
+        now_s = self._clock_s()
+        ahead = 0.0
+        while self._steps and self._steps[-1][0] > now_s:
+            ahead += self._steps.pop()[1]
+        if ahead:
+            self._add(now_s, ahead)
+        return now_s
+
     def _spent_in(self, seconds: int, now_s: float) -> float:
-        """All of the last so many seconds, and what a clock that was set back left ahead."""
+        """All of the last so many seconds."""
         return sum([cost for start_s, cost in self._steps if start_s + _STEP_S > now_s - seconds])
 
     def _add(self, now_s: float, cost: float) -> None:

@@ -96,6 +96,15 @@ def test_a_size_that_was_measured_in_a_bad_moment_is_tried_again_after_a_while()
     assert latencies.offer(0).latency_ns[4] == (15 * MS,) * 3, "the bad moment does not count"
 
 
+def test_an_item_that_was_slow_once_among_few_gives_way_to_what_is_tried_again():
+    latencies = measured()
+    latencies.start_over([40 * MS, 40 * MS, 280 * MS])
+    latencies.confirm(39 * MS)
+    assert sorted(latencies.measured()[1]) == [39 * MS, 40 * MS, 40 * MS]
+    latencies.confirm(38 * MS)
+    assert len(latencies.measured()[1]) == 4
+
+
 def test_a_size_that_is_slow_indeed_is_tried_ever_more_seldom():
     clock = Clock()
     latencies = Latencies(MODEL, {1: [10 * MS] * 3}, clock)

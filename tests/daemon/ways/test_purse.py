@@ -129,3 +129,16 @@ def test_nothing_is_spent_that_can_not_be_written_down(tmp_path: Path, clock):
     purse = Purse({HOUR: 1.0}, tmp_path / "file" / "spent.json", clock)
     assert not purse.reserve(0.1)
     assert purse.spent == 0.0
+
+
+def test_a_clock_that_was_set_back_counts_as_spent_now(tmp_path: Path, clock):
+    purse = Purse({HOUR: 10.0}, tmp_path / "spent.json", clock)
+    assert purse.reserve(4.0)
+    clock.now_s -= 7 * DAY
+    for restarted in (purse, Purse({HOUR: 10.0}, tmp_path / "spent.json", clock)):
+        assert restarted.left() == pytest.approx(6.0, abs=0.2)
+    assert purse.reserve(5.0)
+    purse.refund(4.0, after_s=1.0)
+    assert purse.left() == pytest.approx(5.0)
+    clock.now_s += HOUR + 61
+    assert purse.left() == pytest.approx(10.0)
