@@ -79,8 +79,11 @@ def check_utf8(name: str, array: Array) -> None:
     """Nothing, where each element of a tensor of bytes is text.
 
     Raises:
-        InvalidInput: One is not.
+        InvalidInput: One is not, or there are too many.
     """
+    if array.size > MOST_ELEMENTS:
+        most = f"a tensor may hold {MOST_ELEMENTS:,}"
+        raise InvalidInput(f"tensor {name!r} holds {array.size:,} texts; {most}")
     rows = np.ascontiguousarray(array).reshape(-1, 1).view(np.uint8)
     try:
         # All at once, since that is ten times as fast as each by itself: it is enough if none

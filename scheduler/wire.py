@@ -42,6 +42,8 @@ _WHOLE_BYTES = 1024 * 1024
 _PIECE_BYTES = 256 * 1024
 _MAX_BUDGET_NS = 2**62
 _MAX_DIMENSION = 2**32
+_MOST_EMPTY = 2**40
+"""NumPy can't have a larger shape, even of nothing, and a size of one dimension says little."""
 # A dtype's name takes longer to make than all the rest of a small tensor.
 _NAMES: dict[np.dtype[Any], str] = {np.dtype(name): name for name in DTYPES}
 
@@ -327,6 +329,8 @@ def _checked_spec(spec: Any) -> tuple[str, str, list[int], int]:
             raise InvalidInput(
                 f"tensor {name!r} has shape {shape}; sizes are integers from 0 to 2**32"
             )
+    if 0 in shape and math.prod(filter(None, shape)) > _MOST_EMPTY:
+        raise InvalidInput(f"tensor {name!r} has no elements, but shape {shape} is too large")
     return name, dtype, shape, element
 
 

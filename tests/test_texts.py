@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler import wire
 from scheduler.core.signature import STRING, element_bytes, travels_as
 from scheduler.errors import InvalidInput
-from scheduler.texts import as_text, check_utf8, decoded, dtype_name, of_elements
+from scheduler.texts import MOST_ELEMENTS, as_text, check_utf8, decoded, dtype_name, of_elements
 
 texts = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda t: not t.endswith("\0"))
 
@@ -103,3 +103,11 @@ def test_what_travels_as_text() -> None:
     assert dtype_name(as_text("t", np.array(["a"]))) == STRING
     assert dtype_name(np.zeros(1)) == "float64"
     assert of_elements("t", [], (0,)).dtype == "S1"
+
+
+def test_texts_are_few_enough_to_be_objects():
+    check_utf8("t", np.zeros(MOST_ELEMENTS, "S1"))
+    with pytest.raises(
+        InvalidInput, match="'t' holds 1,048,577 texts; a tensor may hold 1,048,576"
+    ):
+        check_utf8("t", np.zeros(MOST_ELEMENTS + 1, "S1"))

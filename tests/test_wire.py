@@ -258,6 +258,10 @@ class TestTensors:
         with pytest.raises(InvalidInput, match=message):
             wire.unpack_tensors(specs, memoryview(bytes(body)))
 
+    def test_nothing_of_too_large_a_shape_is_refused_before_it_is_unpacked(self):
+        with pytest.raises(InvalidInput, match="too large"):
+            wire.body_bytes([["x", "int8", [0, 2**32, 2**32]]])
+
 
 def views_of(array: np.ndarray[Any, Any]) -> st.SearchStrategy[np.ndarray[Any, Any]]:
     """The array and non-contiguous or read-only views of it."""

@@ -241,8 +241,13 @@ class LinkServer:
         elif started_ns > header["latest_start_ns"]:
             reason = "too late to begin"
         else:
-            items = unpack_items(header["in"], header["count"], body)
-            results = self._host.run(header["model"], header["variant"], items)
+            results: Sequence[Any]
+            try:
+                items = unpack_items(header["in"], header["count"], body)
+            except Exception as error:  # of these items alone, who are told
+                results = [error] * header["count"]
+            else:
+                results = self._host.run(header["model"], header["variant"], items)
             self._send(_done(run_id, results, time.monotonic_ns() - started_ns))
             return
         self._send(encode({"t": "not_run", "id": run_id, "reason": reason}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
@@ -98,12 +99,17 @@ def files_digest(path: Path) -> str:
 
 
 def weight_bytes(path: Path) -> int:
-    """The size of a model's files in bytes, less than which it cannot take when loaded."""
-    try:
-        files = weight_files(path)
-    except ModelFileFault:  # it is another one than when it was read; its library will say so
-        files = [path]
-    return sum(part.stat().st_size for part in files)
+    """The size of a model's files in bytes, less than which it cannot take when loaded.
+
+    It is 0 where they are gone by now, which its library will say, as of those that are others.
+    """
+    with suppress(OSError):
+        try:
+            files = weight_files(path)
+        except ModelFileFault:
+            files = [path]
+        return sum(part.stat().st_size for part in files)
+    return 0
 
 
 def _check_content(path: Path) -> None:

@@ -20,6 +20,7 @@ MAX_DEADLINE_MS = 24 * 3600 * 1000
 MAX_TASK_MS = 10_000 * MAX_DEADLINE_MS
 DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 7
+LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
 _INTEGER = (int, np.integer)
 _NUMBER = (int, float, np.integer, np.floating)
 _NO_NUMBER = (bool, np.timedelta64)
@@ -325,8 +326,10 @@ def _checked_priority(value: Any) -> int:
 
 def _checked_weight(value: Any) -> float:
     weight = as_float(value) if is_number(value) else math.nan
-    if not 0 < weight < math.inf:
-        raise InvalidInput(f"weight is a finite number above 0, not {value!r}")
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise InvalidInput(
+            f"weight is a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, not {value!r}"
+        )
     return weight
 
 

@@ -325,7 +325,8 @@ class _Writer:
             self._write_bytes(part.head)
         except OSError as error:
             if self._file is not None:
-                part.path.unlink(missing_ok=True)  # one after the other would push out good ones
+                with contextlib.suppress(OSError):  # what can't be written may not be removed
+                    part.path.unlink()  # one after the other would push out good ones
             self._give_up(error)
         self.taken_bytes += len(part.head)
 

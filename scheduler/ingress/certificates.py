@@ -44,7 +44,8 @@ def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
     """Handshakes from now on use the certificate that the files hold now.
 
     Raises:
-        ConfigError: A file can't be read, or is no certificate or key.
+        ConfigError: A file can't be read, is no certificate or key, or the key is another one's;
+            handshakes go on with what they had.
     """
     for key, path in (("tls.cert", tls.cert), ("tls.key", tls.key)):
         try:
@@ -52,8 +53,10 @@ def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
         except OSError as error:
             raise _unusable(path, key, error) from None
     try:
-        # Without a password it would ask a terminal for that of an encrypted key, and wait.
-        context.load_cert_chain(tls.cert, tls.key, password="")
+        # One that does not fit its key would leave a context without the key that it had.
+        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+            # Without a password it would ask a terminal for that of an encrypted key, and wait.
+            each.load_cert_chain(tls.cert, tls.key, password="")
     except OSError as error:
         wanted = f"a certificate in PEM, and {tls.key} its own key without a password"
         raise _unusable(tls.cert, "tls.cert", error, wanted) from None

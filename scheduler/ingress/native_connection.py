@@ -291,7 +291,9 @@ class NativeConnection(asyncio.BufferedProtocol):
             return
         try:
             self._tenant = self._looked_up()
-        except Unauthorized as error:
+            if self._is_box:
+                self._tenant.check_scope("peer")
+        except (Unauthorized, Forbidden) as error:
             self.refuse(error)
 
     def _looked_up(self) -> Tenant:
@@ -415,7 +417,9 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._transport.writelines(out)
 
     def say_goodbye(self) -> None:
-        """Says that the box takes no more requests."""
+        """Says that the box takes no more requests, to who has been welcomed."""
+        if not self._known:
+            return
         self._say({"t": "goodbye", "message": "the box is shutting down"})
 
     def close(self) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY, RequestClass
+from scheduler.core.requests import (
+    DEFAULT_PRIORITY,
+    LEAST_WEIGHT,
+    LOWEST_PRIORITY,
+    MOST_WEIGHT,
+    RequestClass,
+)
 from scheduler.core.signature import STRING
 from scheduler.daemon.catalog import Catalog, checked_class
 from scheduler.errors import InvalidInput
@@ -114,8 +119,10 @@ def urgency(header: Header) -> tuple[int, float, bool]:
             f"priority is an integer from 0 (first) to {LOWEST_PRIORITY}, not {priority!r}"
         )
     weight = header.get("weight", 1.0)
-    if type(weight) not in (int, float) or not 0 < weight < math.inf:
-        raise InvalidInput(f"weight is a finite number above 0, not {weight!r}")
+    if type(weight) not in (int, float) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise InvalidInput(
+            f"weight is a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, not {weight!r}"
+        )
     late = header.get("late", False)
     if type(late) is not bool:
         raise InvalidInput(f"late is true or false, not {late!r}")

@@ -268,6 +268,29 @@ class SlowDisk:
         return slow  # type: ignore[no-any-return]
 
 
+def test_a_file_that_can_neither_be_written_nor_removed_ends_no_journal(tmp_path, monkeypatch):
+    disk = SlowDisk()
+    disk.free.set()
+    disk.broken = True
+    journal = Journal(tmp_path / "j", GOODPUT, Limits(), clock_ns=lambda: 0, open_part=disk.open)
+
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", read_only)
+        note_requests(journal, 1, 5)
+        eventually(lambda: journal.status()["problem"] is not None)
+    disk.broken = False
+
+    def is_well() -> bool:
+        note_requests(journal, 6, 1)
+        return journal.status()["problem"] is None
+
+    eventually(is_well)
+    journal.close()
+
+
 def test_files_are_the_owners_alone_and_their_number_and_size_are_bounded(tmp_path):
     bounds = JournalBounds(bytes=40_000, files=4)
     journal = Journal(tmp_path / "j", GOODPUT, Limits(), bounds, clock_ns=lambda: 0)

@@ -42,7 +42,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "model": [None, 7, "", "rel", "../relu", "relu\0", "x" * 5000, ["relu"]],
     "variant": [7, "", "2", ["1"], {}],
     "priority": [-1, 8, 1.5, "high", None, True],
-    "weight": [0, -1, float("nan"), float("inf"), "heavy", None, True],
+    "weight": [0, -1, 1e-305, 1e30, float("nan"), float("inf"), "heavy", None, True],
     "late": [1, "yes", None],
     "id": [None, "one", 1.5, [], True],
     "t": ["", "infer ", "hello", "admin", "x" * 1000],

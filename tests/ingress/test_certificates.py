@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 
 from scheduler.config.doors import TlsConfig
 from scheduler.config.problems import ConfigError
-from scheduler.ingress.certificates import server_context
+from scheduler.ingress.certificates import load_certificate, server_context
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +60,33 @@ def test_what_can_not_be_used_is_named(files, cert, key, client_ca, told):
 def test_a_certificate_and_its_key_are_taken(files):
     tls = TlsConfig.model_validate({"cert": "own.pem", "key": "own.key"}, context={"base": files})
     server_context(tls)
+
+
+def handshake(server: ssl.SSLContext) -> str:
+    """The common way of a client that believes everything; the certificate that it is shown."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        trusting.wrap_bio(back, there, server_hostname="own.example"),
+        server.wrap_bio(there, back, server_side=True),
+    )
+    for _ in range(5):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    shown = ends[0].getpeercert(binary_form=True)
+    assert shown is not None
+    return ssl.DER_cert_to_PEM_cert(shown)
+
+
+def test_a_new_certificate_without_its_key_takes_nothing_from_the_old_one(files):
+    own, torn = (
+        TlsConfig.model_validate({"cert": cert, "key": "own.key"}, context={"base": files})
+        for cert in ("own.pem", "other.pem")
+    )
+    context = server_context(own)
+    before = handshake(context)
+    with pytest.raises(ConfigError, match="its own key"):
+        load_certificate(context, torn)
+    assert handshake(context) == before

@@ -170,6 +170,16 @@ def test_slow_senders_are_told_so(door: HttpDoor) -> None:
     assert [[status for status, _ in peer.answers] for peer in peers] == [[408], [408]]
 
 
+def test_a_body_that_comes_too_slowly_is_given_back_once(door: HttpDoor) -> None:
+    peers = [Peer(door) for _ in range(2)]
+    peers[0].send(post(bytes(20_000))[:-19_000])
+    head = b"POST /v2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    peers[1].send(head + b"3\r\nabc\r\n")
+    wait(door, 0.5)
+    assert [[status for status, _ in peer.answers] for peer in peers] == [[408], [408]]
+    assert door.held.count == 0
+
+
 def test_one_who_does_not_read_is_not_kept(door: HttpDoor) -> None:
     peer = Peer(door)
     peer.protocol.pause_writing()

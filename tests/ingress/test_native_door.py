@@ -33,7 +33,7 @@ from scheduler.ingress import inflow, native_connection, restoring
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
-from scheduler.wire import PREFIX, FrameLimits, Tensors, encode
+from scheduler.wire import PREFIX, VERSION, FrameLimits, Tensors, encode
 from tests.neighbours.boxes import card
 
 TOKENS = {name: new_token() for name in ("all", "line", "chief")}
@@ -513,5 +513,35 @@ def test_who_is_in_is_looked_at_again_when_the_tenants_change(tmp_path: Path) ->
                 await chief.status()
             await line.status()
             assert len((await line.models())["models"]) == 2
+
+    run(test)
+
+
+def test_a_box_that_may_no_longer_be_one_is_told_nothing_more(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box, box.client("all") as client:
+            await client.status()
+            (connection,) = box.door._connections
+            connection._is_box = True
+            box.door.take_access(Access([tenant("all", *ALL)]))
+            await client.status()
+            box.door.take_access(Access([tenant("all", "infer", "metrics")]))
+            await until(lambda: connection not in box.door._connections)
+
+    run(test)
+
+
+def test_a_stranger_hears_no_goodbye_in_place_of_a_welcome(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
+            await until(lambda: bool(box.door._connections))
+            box.door.stop_admitting()
+            writer.write(encode({"t": "hello", "v": VERSION, "token": TOKENS["all"]})[0])
+            said = b""
+            while said.count(b"welcome") + said.count(b"goodbye") < 2:
+                said += await reader.read(1000)
+            assert said.index(b"welcome") < said.index(b"goodbye")
+            writer.close()
 
     run(test)

@@ -130,3 +130,7 @@ def field(number: int, content: bytes) -> bytes:
     while rest >= 128:
         length, rest = length + bytes([rest & 127 | 128]), rest >> 7
     return bytes([number << 3 | 2]) + length + bytes([rest]) + content
+
+
+def test_files_that_are_gone_weigh_nothing(tmp_path: Path) -> None:
+    assert weight_bytes(tmp_path / "gone.onnx") == 0

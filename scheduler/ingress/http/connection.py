@@ -243,6 +243,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse_rest(self, error: LaxityError) -> None:
         """Answers what can't be followed, throws away what still comes, and closes."""
+        self._incoming.refusal = error  # so that what has come of a body is not the request's
         turn = Turn(self.flush, self._incoming.as_request(keep_alive=False), self._door.held)
         self._closing = True
         self._incoming.drop()
