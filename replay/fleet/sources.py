@@ -44,6 +44,8 @@ _UNITS = {
     for word in words.split()
 }
 _WORD = re.compile(r"[^\W\d_]+")
+_BESIDE = {"p", "th", "percentile", "latency", "time", "size", "name", "of", "the"}
+"""Words of a column's name that say nothing else than its quantity does."""
 
 
 def load_fleet(source: str | Path) -> Fleet:
@@ -187,6 +189,12 @@ def _header(lines: Lines) -> tuple[dict[str, int], list[str]]:
         fits = [i for i, cell in enumerate(header) if any(word in cell for word in words)]
         if not fits:
             raise lines.error(f"no column {name} in {shown(','.join(header))}", _COLUMNS)
+        if len(fits) > 1:
+            plain = {*_BESIDE, *_UNITS, *words}
+            fits = [i for i in fits if plain.issuperset(_WORD.findall(header[i]))] or fits
+        if len(fits) > 1:
+            columns = ", ".join(header[i] for i in fits)
+            raise lines.error(f"{len(fits)} columns for {name}: {columns}", "one")
         places[name] = fits[0]
     if len(set(places.values())) < len(places):
         found = f"one column for two of these in {shown(','.join(header))}"

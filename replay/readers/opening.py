@@ -144,10 +144,11 @@ def _timed(lines: Lines, chosen: TraceFormat, options: _Options) -> Iterator[Tra
 
 def _emptiness(options: _Options) -> str:
     start_s, end_s = options.slice_s
+    left = f" that a rate scale of {options.rate_scale:g} leaves" if options.rate_scale < 1 else ""
     if (start_s, end_s) == (0, None):
-        return "no arrivals"
+        return f"no arrivals{left}"
     until = "the end" if end_s is None else f"{end_s:g} s"
-    return f"no arrivals from {start_s:g} s to {until}"
+    return f"no arrivals from {start_s:g} s to {until}{left}"
 
 
 def _recognised(lines: Lines) -> TraceFormat:

@@ -63,7 +63,8 @@ def _headed(lines: Lines, line: str, unit: str | None) -> str | None:
 def _unit_in(line: str) -> str | None:
     """The unit that a column's name ends with, as in `arrival_ms` or `time (s)`."""
     *before, word = re.split(r"[^a-z]+", line.lower().rstrip('"]) '))
-    is_rate = before[-1:] == ["per"]
+    # As in `rate_per_s` and `requests_1s`, which say how many there are in a second.
+    is_rate = before[-1:] == ["per"] or re.search(rf"\d\s*{word}\W*$", line.lower()) is not None
     return word if word in _UNITS and len(line) > len(word) and not is_rate else None
 
 

@@ -152,8 +152,14 @@ def differences(found: Study, first: str, second: str) -> list[Difference]:
     said: list[Difference] = []
     by_case: list[dict[int, float]] = []
     for case in found.cases:
-        ours = {run.result.seed: run.on_time for run in found.cells.get((case, first), ())}
-        theirs = {run.result.seed: run.on_time for run in found.cells.get((case, second), ())}
+        ours, theirs = (
+            {
+                run.result.seed: run.on_time
+                for run in found.cells.get((case, policy), ())
+                if run.on_time is not None
+            }
+            for policy in (first, second)
+        )
         pairs = {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
         by_case.append(pairs)
         mean = estimate(pairs.values())

@@ -46,4 +46,4 @@ def write_chart(results: Sequence[RunResult], path: Path) -> None:
         role="img",
         aria_label="What is on time over load",
     )
-    path.write_text(f"{drawn}\n", encoding="utf-8", newline="\n")
+    path.write_bytes(f"{drawn}\n".encode("utf-8", "replace"))

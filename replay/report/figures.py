@@ -53,7 +53,7 @@ class Figures:
     Attributes:
         result: The run.
         requests: How many there were.
-        on_time: The share of the weight that was on time.
+        on_time: The share of the weight that was on time; None where no request came.
         of_bound: The same as a share of the bound.
         p50_ms: Median latency of the results.
         p99_ms: 99 % quantile of it.
@@ -67,7 +67,7 @@ class Figures:
 
     result: RunResult
     requests: int
-    on_time: float
+    on_time: float | None
     of_bound: float | None
     p50_ms: float | None
     p99_ms: float | None
@@ -112,8 +112,8 @@ def figures(result: RunResult) -> Figures:
     return Figures(
         result=result,
         requests=total.requests,
-        on_time=total.on_time_share(),
-        of_bound=result.bound_share(),
+        on_time=total.on_time_share() if total.requests else None,
+        of_bound=result.bound_share() if total.requests else None,
         p50_ms=_quantile_ms(latencies_ns, 0.5),
         p99_ms=_quantile_ms(latencies_ns, 0.99),
         endings=endings(total),
@@ -199,7 +199,7 @@ def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Time
     if last_ns <= 0:
         return None
     edges_ns = np.linspace(0.0, float(last_ns), BINS + 1, dtype=np.float64)
-    at = np.clip(columns.intended_ns * BINS // last_ns, 0, BINS - 1)
+    at = np.clip((columns.intended_ns / last_ns * BINS).astype(np.int64), 0, BINS - 1)
     counts = np.zeros((len(ENDINGS), BINS))
     np.add.at(counts, (columns.ending, at), float(stride))
     at_ns = np.array([sample.at_ns for sample in samples], np.float64)

@@ -44,7 +44,8 @@ def write_report(
         OSError: It can't be written.
         ValueError: A policy of `compare` has no runs.
     """
-    path.write_text(page(results, title, compare), encoding="utf-8", newline="\n")
+    # What can't be encoded, as a file's name may be, is shown as a terminal shows it.
+    path.write_bytes(page(results, title, compare).encode("utf-8", "replace"))
 
 
 def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | None = None) -> str:

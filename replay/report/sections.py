@@ -66,7 +66,7 @@ def _load_chart(found: Study, name: str, cases: Sequence[Case]) -> Markup:
     return line_chart(f"On-time share over load in {name}", lines, x, share_axis("on time"))
 
 
-def _on_time(run: Figures) -> float:
+def _on_time(run: Figures) -> float | None:
     return run.on_time
 
 
@@ -207,7 +207,7 @@ def detailed(found: Study) -> list[Case]:
     def difference(case: Case) -> float:
         means = [found.over_seeds(_on_time, policy, case) for policy in found.policies]
         shares = [mean.mean for mean in means if mean]
-        return max(shares) - min(shares)
+        return max(shares) - min(shares) if shares else 0.0
 
     chosen = sorted(found.cases, key=lambda case: -difference(case))[:limit]
     return [case for case in found.cases if case in chosen]

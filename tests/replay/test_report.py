@@ -499,3 +499,33 @@ def test_students_t_is_that_of_the_tables():
         assert mean is not None
         of_one = math.sqrt(2 / freedom / (freedom + 1))
         assert mean.half_width == pytest.approx(value * of_one, abs=0.001)
+
+
+def test_a_run_in_which_nothing_came_says_nothing_of_what_is_on_time():
+    some, none = result("edf"), RunResult("s", "edf", 2, 0.9)
+    assert [each["on_time_share"] for each in summary([some, none])] == [
+        some.on_time_share(),
+        None,
+    ]
+    others = [result("fcfs"), RunResult("s", "fcfs", 2, 0.9)]
+    (difference,) = differences(study([some, none, *others]), "edf", "fcfs")
+    assert difference.estimate.count == 1
+
+
+def test_what_happened_when_is_right_over_years():
+    run = RunResult("s", "edf", 1, 0.9)
+    for number in range(300):
+        run.add(row(number * 5 * 86_400_000, 1.0))
+    timeline = figures(run).timeline
+    assert timeline is not None
+    assert timeline.endings.sum(axis=0).min() > 0
+
+
+def test_a_name_that_can_not_be_encoded_takes_no_report_away(tmp_path):
+    runs = [RunResult("m\udce9", "edf", 1, load) for load in (0.5, 1.0)]
+    for run in runs:
+        run.add(row(0, 1.0))
+    write_report(runs, tmp_path / "page.html")
+    write_chart(runs, tmp_path / "chart.svg")
+    assert "m?" in (tmp_path / "page.html").read_text()
+    assert "m?" in (tmp_path / "chart.svg").read_text()

@@ -519,3 +519,16 @@ def test_before_a_device_grows_faster_its_batches_are_as_long_as_ever() -> None:
     assert without_stalls(up, faster, 1_000 * MS) == without_stalls(
         up, Course(stalls=stalls), 1_000 * MS
     )
+
+
+def test_a_column_is_chosen_by_its_plain_name_or_not_at_all(tmp_path):
+    path = tmp_path / "profiles.csv"
+    named = "model,model_version,accelerator,batch,ttft_p50_ms,ttft_p90_ms,p50_ms,p90_ms"
+    path.write_text(f"{named}\ndetect,3,cpu,1,4,5,40,44\n")
+    (spec,) = load_fleet(path).targets()
+    (offer,) = spec.offers
+    assert offer.model == "detect"
+    assert 39 * MS < sorted(offer.latency_ns[1])[16] < 41 * MS
+    path.write_text("model,accelerator,batch,p50_ms,median_us,p90_ms\ndetect,cpu,1,4,4000,5\n")
+    with pytest.raises(TraceError, match="2 columns for p50: p50_ms, median_us; expected one"):
+        load_fleet(path)

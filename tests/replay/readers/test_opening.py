@@ -68,6 +68,11 @@ class TestRecognition:
             list(open_trace(trace("a,b\n")))
         assert all(name in str(caught.value) for name in FORMATS)
 
+    @pytest.mark.parametrize("header", ["rate_per_s", "requests_1s", "qps (1s)"])
+    def test_numbers_below_a_rate_are_no_times(self, trace, header):
+        with pytest.raises(TraceError, match=r"rates \(requests per second"):
+            list(open_trace(trace(f"{header}\n10\n20\n")))
+
     @pytest.mark.parametrize(("mark", "told"), [(";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")])
     def test_other_marks_between_columns_are_told(self, trace, mark, told):
         file = trace("arrival_ms,qos,deadline_ms\n1,a,40\n".replace(",", mark))
@@ -366,6 +371,10 @@ class TestTiming:
         assert all(one.at_ns <= other.at_ns for one, other in pairwise(entries))
         assert entries[-1].at_ns <= 19_990_000_000
         assert entries_of(times, tmp_path_factory, **options) == entries
+
+    def test_nothing_that_is_left_is_told_as_such(self, tmp_path_factory):
+        with pytest.raises(TraceError, match=r"no arrivals that a rate scale of 0\.001 leaves"):
+            entries_of(range(5), tmp_path_factory, rate_scale=0.001, seed=1)
 
     def test_a_whole_factor_is_exact(self, tmp_path_factory):
         assert len(entries_of(range(50), tmp_path_factory, rate_scale=3)) == 150
