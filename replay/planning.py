@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -260,3 +260,10 @@ def _slice(text: str | None) -> tuple[float, float | None]:
         wanted = "goes from a second, 0 or more, to a later one, or without one to the end"
         raise AskError(f"--slice {wanted}, as 60:, not {text!r}")
     return found
+
+
+def traces_of(experiments: Iterable[Experiment]) -> list[str]:
+    """The files that workloads name, in which there are traces."""
+    workloads = [e.source.workload for e in experiments if isinstance(e.source, WorkloadSource)]
+    streams = [stream for workload in workloads for stream in workload.streams]
+    return [str(stream.path) for stream in streams if isinstance(stream, TraceStream)]

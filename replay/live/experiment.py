@@ -13,13 +13,12 @@ from scheduler import Client, LaxityError
 
 CONNECT_TIMEOUT_S = 2.0
 
-
 CACHE = "cache"
 """The target of what a box had answered before begins so."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came while requests were sent, or what is its cause broke off their source.
+    """Ctrl-C came while requests were sent; or its cause, as where a trace breaks off.
 
     Attributes:
         result: What came of those that had ended.
@@ -65,7 +64,7 @@ def play_experiment(
         if not result.rows.seen:
             raise
         is_asked = isinstance(error, KeyboardInterrupt)
-        what = "interrupted" if is_asked else "its source broke off"
+        what = "interrupted" if is_asked else "it broke off"
         result.notes.append(f"{what} when {result.rows.seen:,} requests had ended")
         raise Interrupted(result) from (None if is_asked else error)
     warnings = [late] if (late := tally.warning()) is not None else []

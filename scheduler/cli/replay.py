@@ -156,11 +156,11 @@ def replay(
         if verify:
             _refuse(ctx, set(given(ctx)) - {"source", "verify"}, "--verify plays nothing")
             raise typer.Exit(_verify(Path(source)))
-        from replay.planning import Ask, file_of, plan
+        from replay.planning import Ask, file_of, plan, traces_of
         from replay.witness import witnessed
 
-        read = file_of(source), fleet
-        check_places(json_file, full, report, chart, read=read, begin=b"[{<")
+        places = json_file, full, report, chart
+        check_places(*places, read=(file_of(source), fleet), begin=b"[{<")
         if _is_live(against):
             _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
         ask = Ask(
@@ -169,6 +169,7 @@ def replay(
         )  # fmt: skip
         asked = [replace(ask, load=share) for share in _loads(load)]
         experiments = [each for one in asked for each in plan(one, live=_is_live(against))]
+        check_places(*places, read=traces_of(experiments), begin=b"[{<")
         _check_chart(chart, experiments)
         if _is_live(against):
             results, lost = _play_live(experiments, url, seeds, jobs)

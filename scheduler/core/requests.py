@@ -8,10 +8,10 @@ from typing import NamedTuple
 from scheduler.core.values import value
 
 DEFAULT_PRIORITY = 3
+LOWEST_PRIORITY = 7
+
 LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
 """What a request may be worth to its caller: beyond, nothing could be reckoned with it."""
-
-LOWEST_PRIORITY = 7
 
 Shapes = tuple[tuple[int, ...], ...]
 """The shapes of the inputs of an item, in the signature's order."""

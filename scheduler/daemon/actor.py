@@ -328,6 +328,7 @@ class SchedulerProcess:
         }
 
     async def _drain(self, seconds: float) -> int:
+        end_s = time.monotonic() + seconds
         for server in self._servers:
             server.close()
         if self._neighbours is not None:
@@ -342,6 +343,8 @@ class SchedulerProcess:
         if tasks is not None:
             await tasks.desk.close()
         self._door.close()
+        # A large answer takes its time on a slow link, and with the process it would be lost.
+        await self._door.wait_closed(end_s - time.monotonic())
         if self._neighbours is not None:
             await self._neighbours.close()
         await self._driver.close()

@@ -39,7 +39,7 @@ from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.doubts import Doubts
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
-from scheduler.daemon.link import Ran, TargetLink, Way
+from scheduler.daemon.link import RESTART_NS, Ran, TargetLink, Way
 from scheduler.daemon.status import status_of
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.worker_link import WorkerLink
@@ -171,7 +171,8 @@ class Driver:
         way = self._ways[spec.id]
         if way.lost_ns is not None:
             # One long absence, as of a night, says little of the next.
-            way.away_ns = min(self.clock_ns() - way.lost_ns, 2 * way.away_ns)
+            most_ns = max(2 * way.away_ns, RESTART_NS)
+            way.away_ns = min(self.clock_ns() - way.lost_ns, most_ns)
             way.lost_ns = None
         self._handle(TargetUp(self._energy.priced(spec), more))
 

@@ -74,7 +74,8 @@ class Way:
         progress: How far the target is with getting ready: done, total, and what it does.
         transfer_ns: As in `TargetSpec`, where a device is not on this box.
         lost_ns: Since when it is away; None while it is not.
-        away_ns: For how long it was the last time, or twice as long as was thought then.
+        away_ns: For how long it was the last time; but no more than twice as long as was thought
+            then, or `RESTART_NS`.
         telemetry: What the device does, uses and draws.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from scheduler.ingress.turns import Share
 from scheduler.policy_loading import load_offered
 from scheduler.tenants import UNCOUNTED, Access, Tenant
 from scheduler.wire import FrameLimits
+
+_LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,12 @@ class NativeDoor:
         self.restorer.close()
         for connection in list(self._connections):
             connection.close()
+
+    async def wait_closed(self, seconds: float) -> None:
+        """Waits until all that was written is out, after `close`, for so long at most."""
+        end_s = time.monotonic() + seconds
+        while self._connections and time.monotonic() < end_s:
+            await asyncio.sleep(_LOOK_S)
 
 
 def _is_options(options: Any) -> bool:

@@ -447,7 +447,7 @@ def test_what_was_sent_before_a_trace_broke_off_is_told(files, run, box):
     (row,) = rows()
     ended: Any = row["requests"]
     assert 0 < ended <= 60
-    assert f"its source broke off when {ended:,} requests had ended" in " ".join(out.split())
+    assert f"it broke off when {ended:,} requests had ended" in " ".join(out.split())
     assert "short.csv:62: 2 columns" in err
     assert status == 2
 
@@ -470,6 +470,20 @@ def test_requests_are_the_end_of_a_workload_without_one(run, files):
     assert run(*played, "--requests", "20", "--json", "rows.json")[0] == 0
     (row,) = rows(files / "rows.json")
     assert row["requests"] == 20
+
+
+def test_the_trace_that_a_workload_names_is_not_replaced(run, files):
+    trace = '{"timestamp": 0, "input_length": 1, "output_length": 2}\n' * 3
+    (files / "moon.jsonl").write_text(trace)
+    mix = "mix: [{model: digits, deadline_ms: 100}]"
+    (files / "moon.yaml").write_text(f"{{process: trace, path: moon.jsonl, {mix}}}")
+    played = ["moon.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound"]
+    status, _, err = run(*played, "--json", "moon.jsonl")
+    assert (status, err) == (
+        2, "laxity: moon.jsonl is what is read; name another file to write to\n"
+    )  # fmt: skip
+    assert (files / "moon.jsonl").read_text() == trace
+    assert run(*played, "--json", "rows.json")[0] == 0
 
 
 def test_files_of_the_same_name_are_refused_before_anything_is_played(run):

@@ -545,3 +545,23 @@ def test_a_stranger_hears_no_goodbye_in_place_of_a_welcome(tmp_path: Path) -> No
             writer.close()
 
     run(test)
+
+
+def test_what_was_written_goes_out_before_it_is_closed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
+            await until(lambda: bool(box.door._connections))
+            (connection,) = box.door._connections
+            assert connection._transport is not None
+            connection._transport.write(bytes(10**7))
+            box.door.close()
+            await box.door.wait_closed(0.05)
+            assert connection in box.door._connections
+            reading = asyncio.ensure_future(reader.read())
+            await box.door.wait_closed(60)
+            assert connection not in box.door._connections
+            assert len(await reading) == 10**7
+            writer.close()
+
+    run(test)
