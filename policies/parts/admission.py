@@ -74,6 +74,8 @@ class Admission:
         elif seen[2] != view.curve_epoch:
             current = [(kind, pace) for kind, pace in self._paces.items() if pace.is_current()]
             self._paces = dict(current if len(current) < _KINDS else ())
+        elif len(self._paces) > 10 * len(view.queues) + _KINDS:
+            self._paces = {kind: p for kind, p in self._paces.items() if kind in view.queues}
         now = view, self._outlook.epoch, view.curve_epoch
         queues = list(view.queues.values())
         if seen == now and queues == self._queues:

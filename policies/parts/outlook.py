@@ -233,6 +233,8 @@ class Outlook:
         """How long each target takes for a single request of a class."""
         ones = self._ones.get(kind)
         if ones is None:
+            if len(self._ones) > 10 * len(self.view.queues) + 100:
+                self._ones.clear()
             ones = self._ones[kind] = [(bid.target_id, bid.one_ns()) for bid in self.bids(kind)]
         return ones
 

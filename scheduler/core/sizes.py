@@ -26,7 +26,7 @@ RECENT = 15
 times as long as the next."""
 
 FASTER = 0.75
-"""A factor that falls by this was believed for too long."""
+"""A factor that falls by this was believed for too long; one that rises by it is news."""
 
 FINDING = 8
 """For so many batches the factor is taken anew with each; then the curve learns by itself."""
@@ -100,6 +100,11 @@ class SizedCurve(LatencyCurve):
         self._believed_ns = FIRST_NS
         super().__init__(offer)
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether something ran that is doubted by now."""
+        return self._doubted > 0
+
     def suppose(self, guess: float) -> None:
         """Takes another guess; for a curve of which nothing has run."""
         self._guess = guess
@@ -114,7 +119,7 @@ class SizedCurve(LatencyCurve):
         recent.append(sample_ns / drift.median(self.offer.latency_ns[size]))
         told = sorted(recent if len(recent) >= SURE else [*recent, self._guess])
         factor = told[(len(told) - 1) // 4]
-        if len(recent) == SURE and factor < FASTER * self._doubted:
+        if len(recent) == SURE and not FASTER * self._doubted <= factor <= self._doubted / FASTER:
             self._believed_ns = FIRST_NS
         if len(recent) >= SURE:
             self._least = factor if self._least is None else min(self._least, factor)
@@ -131,6 +136,7 @@ class SizedCurve(LatencyCurve):
     def forget(self) -> None:
         """Falls back to the least factor that it had, and when that is doubted to a guess."""
         self._found = 0
+        is_doubted = self._observed_ns is None
         if self._observed_ns is not None:
             self._doubted_ns = self._observed_ns + self._believed_ns
             self._scale = self._guess if self._least is None else self._least
@@ -141,6 +147,8 @@ class SizedCurve(LatencyCurve):
             self._recent.clear()
             self._guess = self._scale = self._family.guess(self)
         super().forget()
+        if is_doubted:  # and with it what was guessed by it of sizes that nothing else tells of
+            self._family.guess_anew(tried=False)
 
     def _start_from(self, factor: float) -> None:
         self._scale = factor
@@ -181,10 +189,14 @@ class SizedCurves:
         """Those that were asked for, and the measured one."""
         return [self._measured, *self._others.values()]
 
-    def guess_anew(self) -> None:
-        """Says what is now known to the curves of which nothing has run."""
+    def guess_anew(self, tried: bool = True) -> None:
+        """Says what is now known to the curves of which nothing has run, or only long ago.
+
+        Args:
+            tried: Whether to those as well of which something ran long ago.
+        """
         for curve in self._others.values():
-            if curve.factor is None:
+            if curve.factor is None and (tried or not curve.was_tried):
                 curve.suppose(self.guess(curve))
 
     def guess(self, curve: SizedCurve) -> float:

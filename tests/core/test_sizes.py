@@ -194,6 +194,27 @@ def test_what_nothing_confirms_is_doubted_each_time_after_twice_as_long():
     assert device.ms(1000) == 2
 
 
+def test_what_was_guessed_by_a_size_goes_when_that_is_doubted():
+    device = Device(measured_at(10))
+    device.run(1000, *[2_000.0] * 3)
+    assert device.ms(4000) >= 2_000
+    device.wait(STALE_NS + 1)
+    device.wait(LATE_NS)
+    assert device.ms(4000) == 2
+
+
+def test_what_became_slow_is_believed_no_longer_than_at_first():
+    device = Device(measured_at(10))
+    for believed_ns in (FIRST_NS, 2 * FIRST_NS, 4 * FIRST_NS):
+        device.run(1000, *[20.0] * 3)
+        device.wait(STALE_NS + 1)
+        device.wait(believed_ns - STALE_NS)
+    device.run(1000, *[2_000.0] * 3)
+    device.wait(STALE_NS + 1)
+    device.wait(LATE_NS)
+    assert device.ms(1000) == 2
+
+
 def test_a_doubted_size_is_guessed_by_the_others():
     device = Device(measured_at(10))
     device.run(900, *[90.0] * 3)

@@ -216,3 +216,14 @@ def test_a_batch_with_room_for_what_was_refused_makes_it_bolder():
     assert 4 < refused < 12
     scheduler.handle(BatchDone(1), 7 * MS)
     assert caution(policy) <= MISSED
+
+
+def test_classes_that_are_all_refused_take_no_more_memory_for_ever():
+    core = Scheduler(policy := Goodput())
+    core.handle(TargetUp(target()), 0)
+    for number in range(3_000):
+        kind = RequestClass("m", None, ((number,),))
+        core.handle(Submitted((request(number + 1, 1, kind),)), 0)
+    assert not core.queues
+    assert len(policy.admission._paces) < 500
+    assert len(policy._outlook._ones) < 500
