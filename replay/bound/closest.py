@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cache
@@ -127,7 +126,7 @@ def _keep(asked: str, share: float) -> None:
     folder = cache_dir()
     folder.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(folder / FILE, timeout=_PATIENCE_S)) as sql, sql:
-        sql.execute("CREATE TABLE IF NOT EXISTS bounds (asked TEXT UNIQUE, share REAL, at_s REAL)")
-        row = asked, share, time.time()
-        sql.execute("INSERT OR REPLACE INTO bounds VALUES (?, ?, ?)", row)
+        sql.execute("CREATE TABLE IF NOT EXISTS bounds (asked TEXT UNIQUE, share REAL)")
+        row = asked, share
+        sql.execute("INSERT OR REPLACE INTO bounds (asked, share) VALUES (?, ?)", row)
         sql.execute("DELETE FROM bounds WHERE rowid <= last_insert_rowid() - ?", (KEPT,))

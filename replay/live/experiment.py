@@ -13,8 +13,8 @@ from scheduler import Client, LaxityError
 
 CONNECT_TIMEOUT_S = 2.0
 
-CACHE = "cache"
-"""The target of what a box had answered before begins so."""
+_CACHED = "cache", "cache (running)", "cache (near)"
+"""The targets of what a box has in its cache, as `scheduler.Result.target` has it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -53,7 +53,7 @@ def play_experiment(
 
     def note(ending: LiveEnding) -> None:
         nonlocal cached
-        cached += ending.target is not None and ending.target.startswith(CACHE)
+        cached += ending.target in _CACHED
         result.add(row_of(ending))
 
     arrivals = experiment.arrivals(seed)

@@ -136,9 +136,9 @@ class SizedCurve(LatencyCurve):
     def forget(self) -> None:
         """Falls back to the least factor that it had, and when that is doubted to a guess."""
         self._found = 0
-        is_doubted = self._observed_ns is None
-        if self._observed_ns is not None:
-            self._doubted_ns = self._observed_ns + self._believed_ns
+        observed_ns = self._observed_ns
+        if observed_ns is not None:
+            self._doubted_ns = observed_ns + self._believed_ns
             self._scale = self._guess if self._least is None else self._least
         else:
             self._doubted = self._least or self._guess
@@ -147,7 +147,7 @@ class SizedCurve(LatencyCurve):
             self._recent.clear()
             self._guess = self._scale = self._family.guess(self)
         super().forget()
-        if is_doubted:  # and with it what was guessed by it of sizes that nothing else tells of
+        if observed_ns is None:  # and with it what was guessed by it of sizes that never ran
             self._family.guess_anew(tried=False)
 
     def _start_from(self, factor: float) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 
-from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import LEAST_WEIGHT, LOWEST_PRIORITY, RequestClass
 from scheduler.core.targets import TargetState
@@ -26,7 +25,7 @@ from scheduler.durable.clock import TaskClock
 from scheduler.durable.inputs import Inputs, Operations
 from scheduler.durable.lanes import Lanes, Waiting, Where
 from scheduler.durable.records import Ended
-from scheduler.durable.room import QUANTILE, Room
+from scheduler.durable.room import QUANTILE, Room, can_be_met
 from scheduler.errors import InvalidInput, LaxityError
 
 ATTEMPTS = 3
@@ -146,21 +145,10 @@ class Feeder:
         now_ns = self._driver.clock_ns()
         for submission in arriving:
             budget_ns = submission.deadline_ns - now_ns
-            may_be_met = partial(self._may_be_met, submission.kind, budget_ns)
+            targets = self._driver.core.targets.values()
+            may_be_met = partial(can_be_met, submission.kind, budget_ns, targets)
             self._room.note(budget_ns, now_ns, may_be_met)
         self._withdraw()
-
-    def _may_be_met(self, kind: RequestClass, budget_ns: int) -> bool:
-        """Whether a target is known that ever was as fast: no task harms what is late anyway.
-
-        Only what was measured is asked: curves, asked for what the core does not ask for, would
-        learn otherwise than when the journal is played again.
-        """
-        return any(
-            _least_ns(offer, kind) <= budget_ns
-            for target in self._driver.core.targets.values()
-            for offer in target.usable(kind)
-        )
 
     def look(self) -> None:
         """Looks for room as soon as what happens now is over."""
@@ -177,10 +165,12 @@ class Feeder:
                 found = core.ledger.records.get(request_id)
                 if found is None or not found.queued:
                     continue
-                targets = core.targets.values()
-                if not (only_stranded and any(t.up and t.usable(task.kind) for t in targets)):
-                    self._room.took(task.seq, 0, self._driver.clock_ns())
-                    self._driver.cancel(request_id)
+                if only_stranded and any(
+                    target.up and target.usable(task.kind) for target in core.targets.values()
+                ):
+                    continue
+                self._room.took(task.seq, 0, self._driver.clock_ns())
+                self._driver.cancel(request_id)
 
     # -- feeding
 
@@ -392,15 +382,6 @@ class Feeder:
         self.forget(task.seq)
         self._told(task.seq)
         self.look()
-
-
-def _least_ns(offer: Offer, kind: RequestClass) -> float:
-    """The least that an item was measured to take, or a smaller one its part of that."""
-    part = 1.0
-    if offer.item_shapes and kind.shapes:
-        measured = max(1, offer.elements(offer.item_shapes))
-        part = min(1.0, offer.elements(kind.shapes) / measured)
-    return part * min(offer.latency_ns[1])
 
 
 def _header_of(task: Waiting, answer: Answer) -> dict[str, Any]:

@@ -8,10 +8,13 @@ meet it: what it was expected to take counts until it has ended, then what it to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from scheduler.core.latency import LatencyCurve
+from scheduler.core.offers import Offer
+from scheduler.core.requests import RequestClass
+from scheduler.core.targets import TargetState
 
 PART = 4
 """A batch of durable work takes at most this part of the shortest budget."""
@@ -111,3 +114,23 @@ class Room:
     def _most_ns(self, now_ns: int) -> int:
         longest_ns = self.longest_ns(now_ns)
         return LONGEST_NS if longest_ns is None else longest_ns
+
+
+def can_be_met(kind: RequestClass, budget_ns: int, targets: Iterable[TargetState]) -> bool:
+    """Whether a target is known that ever was as fast: no task harms what is late anyway.
+
+    Only what was measured is asked: curves, asked for what the core does not ask for, would learn
+    otherwise than when the journal is played again.
+    """
+    return any(
+        _least_ns(offer, kind) <= budget_ns for target in targets for offer in target.usable(kind)
+    )
+
+
+def _least_ns(offer: Offer, kind: RequestClass) -> float:
+    """The least that an item was measured to take, or a smaller one its part of that."""
+    part = 1.0
+    if offer.item_shapes and kind.shapes:
+        measured = max(1, offer.elements(offer.item_shapes))
+        part = min(1.0, offer.elements(kind.shapes) / measured)
+    return part * min(offer.latency_ns[1])
