@@ -6,9 +6,10 @@ The box is a real agent with an emulated device that is far too slow for the req
 cloud a real server of whichever kind, whose model only sleeps as long. Between them lies a relay
 with the delay of recorded 5G pings. The same arrivals are played to the box alone, with the cloud
 near (edge) and far (cloud), with a cloud that is cut off for ten seconds, and with a budget that
-does not last. The bound is arithmetic: the capacities of both devices together are more than the
-load and the round trip is below the deadline, so every request could be in time, or none during an
-outage beyond what the box itself can do.
+does not last. The last run has fewer and larger requests, and a link that carries two thirds of
+them, so that box and cloud together are just enough. The bound is arithmetic: the capacities of
+both devices together are more than the load and the round trip is below the deadline, so every
+request could be in time, or none during an outage beyond what the box itself can do.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ DEADLINE_MS = 250.0
 RECORDED = Path(__file__).parents[2] / "shared" / "data" / "network" / "det6g"
 RATE_PER_S = 80.0
 FLOATS = 1024
+NARROW = {"rate_per_s": 50.0, "floats": 37_500, "mbps": 40.0}
+"""Requests of 150 KB, of which the link carries 33 a second."""
 COST, BUDGET = 0.001, 0.5
 SLOW = {"base_ms": 20.0, "per_item_ms": 30.0, "jitter": 0.02}
 """The box: 30 requests a second at most, in the largest batches that are in time."""
@@ -74,9 +77,9 @@ class Ending:
 class Relay:
     """A link emulator on a loop in a thread of its own."""
 
-    def __init__(self, url: str, ping: Path | None) -> None:
+    def __init__(self, url: str, ping: Path | None, mbps: float | None = None) -> None:
         rtt_ms, jitter_ms = (0.0, 0.0) if ping else SYNTHETIC_MS
-        self._way = OneWay.half(rtt_ms, jitter_ms, *([ping] if ping else []))
+        self._way = OneWay.half(rtt_ms, jitter_ms, *([ping] if ping else []), mbps=mbps)
         self._scheme, _, self._to = url.partition("://")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -119,16 +122,16 @@ class Relay:
         loop.call_soon_threadsafe(loop.call_later, from_s + for_s, self._link.restore)
 
 
-def arrivals(seconds: float, seed: int = 1) -> list[float]:
+def arrivals(seconds: float, rate_per_s: float = RATE_PER_S, seed: int = 1) -> list[float]:
     """Poisson arrivals, in seconds from the first."""
-    gaps = np.random.default_rng(seed).exponential(1 / RATE_PER_S, int(2 * RATE_PER_S * seconds))
+    gaps = np.random.default_rng(seed).exponential(1 / rate_per_s, int(2 * rate_per_s * seconds))
     times = np.cumsum(gaps)
     return [float(at_s) for at_s in times[times < seconds]]
 
 
-def play(client: Client, at_s: Sequence[float], start_s: float) -> list[Ending]:
+def play(client: Client, at_s: Sequence[float], start_s: float, floats: int) -> list[Ending]:
     """Sends a request at each time, whatever became of those before."""
-    x = {"x": np.zeros(FLOATS, np.float32)}
+    x = {"x": np.zeros(floats, np.float32)}
     sent: list[tuple[float, Future[Any], list[float]]] = []
     for due_s in at_s:
         time.sleep(max(0.0, start_s + due_s - time.monotonic()))
@@ -156,6 +159,7 @@ def run(
     at_s: Sequence[float],
     relay: Relay | None,
     outage: tuple[float, float] | None = None,
+    floats: int = FLOATS,
     **cloud: Any,
 ) -> tuple[list[Ending], dict[str, Any]]:
     """Plays arrivals to a box of its own; the endings, and its status of the cloud."""
@@ -168,7 +172,7 @@ def run(
         start_s = time.monotonic() + 0.5
         if relay is not None and outage is not None:
             relay.cut_at(start_s - time.monotonic() + outage[0], outage[1])
-        endings = play(client, at_s, start_s)
+        endings = play(client, at_s, start_s, floats)
         targets = {target["id"]: target for target in client.status()["targets"]}
     return endings, targets.get("far", {})
 
@@ -224,7 +228,7 @@ def measure(kind: str, folder: Path, pings: Path, seconds: float) -> dict[str, A
             ping = pings / f"ping-{'cloud' if name == 'cloud' else 'MEC'}-cmWave.txt"
             with Relay(far_url, ping if ping.exists() else None) as relay:
                 cut = outage if name == "outage" else None
-                endings, far = run(folder / name, models, at_s, relay, cut, **more)
+                endings, far = run(folder / name, models, at_s, relay, cut, FLOATS, **more)
             figures[name] = {
                 **figures_of(endings),
                 "spent": far["spending"]["spent"],
@@ -239,6 +243,11 @@ def measure(kind: str, folder: Path, pings: Path, seconds: float) -> dict[str, A
                     "in_time": sum(e.in_time for e in during),
                     "in_time_alone": sum(e.in_time for e in within(alone, outage)),
                 }
+        at_s = arrivals(seconds, NARROW["rate_per_s"])
+        with Relay(far_url, None, NARROW["mbps"]) as relay:
+            floats = int(NARROW["floats"])
+            endings, far = run(folder / "narrow", models, at_s, relay, floats=floats)
+        figures["narrow"] = {**figures_of(endings), "way": far["way"], "limit": far["limit"]}
     figures["budget"]["limit_of_budget"] = BUDGET
     return figures
 

@@ -43,13 +43,17 @@ class Link:
     byte_ns: float = 0.0
     trace: LinkTrace | None = None
 
+    def carry_ns(self, begun_ns: int, size_bytes: int) -> int:
+        """How long so many bytes keep the link busy, from then on."""
+        trace = self.trace or _NO_LINK
+        return trace.transfer_ns(begun_ns, size_bytes) + int(self.byte_ns * size_bytes)
+
     def out_ns(self, sent_ns: int, size_bytes: int) -> int:
-        """How long so many bytes take to get there, from then on."""
+        """How long so many bytes take to get there, from then on, if nothing is before them."""
         trace = self.trace or _NO_LINK
         left_ns = self._left_ns(sent_ns)
-        through_ns = trace.transfer_ns(left_ns, size_bytes) + int(self.byte_ns * size_bytes)
         way_ns = (self.rtt_ns + trace.rtt_ns(left_ns)) // 2
-        return left_ns - sent_ns + through_ns + way_ns
+        return left_ns - sent_ns + self.carry_ns(left_ns, size_bytes) + way_ns
 
     def back_ns(self, sent_ns: int) -> int:
         """How long a small answer takes to come back."""
@@ -176,11 +180,24 @@ def _step_at(steps: Sequence[tuple[int, _Factor]], at_ns: int) -> _Factor | floa
     return steps[place - 1][1] if place else 1.0
 
 
+class _Way:
+    """A link in use: what is sent waits for the bytes of what was sent before."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._free_ns = 0
+
+    def lands_ns(self, size_bytes: int, sent_ns: int) -> int:
+        begun_ns = max(sent_ns, self._free_ns)
+        self._free_ns = begun_ns + self.link.carry_ns(begun_ns, size_bytes)
+        return begun_ns + self.link.out_ns(begun_ns, size_bytes)
+
+
 class FleetWorld:
     """The world of one fleet, for the simulator.
 
     Args:
-        links: By target id, for those that are far.
+        links: By target id, for those that are far. Targets with the very same one share it.
         courses: By target id, for those that do not fare evenly.
         widths: By target id, for those that run several batches at once.
         request_ns: By target id, for those that share a processor with the scheduler.
@@ -196,7 +213,8 @@ class FleetWorld:
         handover_ns: Mapping[str, int],
     ) -> None:
         """Takes them as they are."""
-        self._links = links
+        ways = {id(link): _Way(link) for link in links.values()}
+        self._ways = {target_id: ways[id(link)] for target_id, link in links.items()}
         self._courses = courses
         self._widths = widths
         self._request_ns = request_ns
@@ -208,17 +226,17 @@ class FleetWorld:
 
     def is_far(self, target_id: str) -> bool:
         """As in `World`."""
-        return target_id in self._links
+        return target_id in self._ways
 
     def lands_ns(self, target_id: str, size_bytes: int, sent_ns: int) -> int:
         """As in `World`. A stall of a target that is far is one of its link."""
         left_ns = self._freed_ns(target_id, sent_ns)
-        return left_ns + self._links[target_id].out_ns(left_ns, size_bytes)
+        return self._ways[target_id].lands_ns(size_bytes, left_ns)
 
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         """As in `World`."""
         left_ns = self._freed_ns(target_id, ended_ns)
-        return left_ns + self._links[target_id].back_ns(left_ns)
+        return left_ns + self._ways[target_id].link.back_ns(left_ns)
 
     def handover_ns(self, target_id: str) -> int:
         """As in `World`."""
@@ -233,7 +251,7 @@ class FleetWorld:
         course = self._courses.get(target_id)
         if course is None:
             return begun_ns + service_ns
-        if target_id in self._links:
+        if target_id in self._ways:
             return begun_ns + max(1, int(service_ns * course.factor(begun_ns)))
         return course.ends_ns(begun_ns, service_ns)
 

@@ -196,14 +196,12 @@ class View:
     def start_ns(self, target: TargetState) -> int | None:
         """When a batch sent there would start; None if the target is gone for good.
 
-        That a message needs time to get there is counted, but not the bytes of its tensors; those
-        of batches before it are where inputs may be made smaller because of them.
+        That a message needs time to get there is counted, and the bytes of batches before it on
+        the way, but not the bytes of its own tensors.
         """
         if target.up:
             free_ns = target.free_ns(self.now_ns)
-            base_ns = target.spec.transfer_ns[0]
-            if target.spec.forms:
-                base_ns += target.way_wait_ns(self.now_ns)
+            base_ns = target.spec.transfer_ns[0] + target.way_wait_ns(self.now_ns)
             return free_ns if not base_ns else max(free_ns, self.now_ns + base_ns)
         return target.back_ns(self.now_ns)
 

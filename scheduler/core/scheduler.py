@@ -418,10 +418,9 @@ class Scheduler:
             start_ns = request.deadline_ns - (0 if request.accept_late else least_ns)
             if start_ns > latest_ns:
                 latest_ns = start_ns
-        form, wait_ns = None, 0
+        form = None
         if target.spec.forms:
             form = form_for(place, target, self._view, self.policy)
-            wait_ns = target.way_wait_ns(self.now_ns)
         run = Run(
             self._next_run_id,
             place.target_id,
@@ -430,7 +429,7 @@ class Scheduler:
             set(ids),
             self.now_ns,
             expected_ns,
-            target.spec.transfer(size_bytes, form) + wait_ns,
+            target.way_wait_ns(self.now_ns) + target.spec.transfer(size_bytes, form),
             place.requests,
             spread_ns=curve.spread_ns(size),
         )

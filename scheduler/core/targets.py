@@ -87,6 +87,7 @@ class TargetState:
     _transfer_ns: int = 0
     _opens_ns: int | None = 0
     _stale_ns: int | None = None
+    _way_begun_ns: int = 0
     _way_free_ns: int = 0
 
     # -- what it can run
@@ -201,8 +202,10 @@ class TargetState:
         """Takes a run in."""
         self.runs[run.id] = run
         self._transfer_ns = run.transfer_ns
-        if self.spec.forms:
-            self._way_free_ns = run.dispatched_ns + run.transfer_ns - self.spec.transfer_ns[0]
+        base_ns, byte_ns = self.spec.transfer_ns
+        if byte_ns:
+            self._way_begun_ns = max(run.dispatched_ns, self._way_free_ns)
+            self._way_free_ns = run.dispatched_ns + run.transfer_ns - base_ns
         self._plan()
 
     def end(self, run: Run, now_ns: int, started: bool) -> None:
@@ -212,7 +215,7 @@ class TargetState:
         if started:
             self.last_done_ns = now_ns
         if not self.runs:
-            self._way_free_ns = 0
+            self._way_begun_ns = self._way_free_ns = 0
         self._plan()
 
     def _plan(self) -> None:
@@ -232,6 +235,8 @@ class TargetState:
             else:
                 opens_ns = self._head_done_ns + self._behind_ns - ahead_ns
                 self._opens_ns = max(opens_ns, self.closed_until_ns)
+        if self._opens_ns is not None:
+            self._opens_ns = max(self._opens_ns, self._way_begun_ns)
 
     def _spread_ns(self) -> int:
         """How uncertain the end of what it holds is."""
@@ -270,10 +275,7 @@ class TargetState:
         return free_ns if free_ns >= self.closed_until_ns else self.closed_until_ns
 
     def way_wait_ns(self, now_ns: int) -> int:
-        """How long the bytes of a batch wait for those before it on a way that is known to be slow.
-
-        That is only reckoned where inputs may be made smaller for it.
-        """
+        """How long the bytes of a batch wait for those before it on the way there."""
         return max(0, self._way_free_ns - now_ns)
 
     def has_slot(self) -> bool:
@@ -294,6 +296,8 @@ class TargetState:
         """When the next batch should be sent, given a slot: a lead before it was to be free.
 
         Or earlier, by as much as the last batch took to get there: tensors need time on a link.
+        But not while one waits for another on the way: what comes meanwhile may be more urgent.
+        One may, so that a way that is better than is known has something to carry.
         None is once what runs is done, however long that takes.
         """
         return self._opens_ns

@@ -14,8 +14,8 @@ from policies.edf import Edf
 from policies.goodput import Goodput
 from policies.spill import Spill
 from replay.laws import MakePolicy, Watch
-from scheduler.core.commands import Dispatch, Finish
-from scheduler.core.events import BatchDone, Submitted, TargetUp
+from scheduler.core.commands import Command, Dispatch, Finish, WakeAt
+from scheduler.core.events import BatchDone, Submitted, TargetUp, Woken
 from scheduler.core.forms import Form
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Place, View
@@ -123,18 +123,25 @@ def test_the_run_is_expected_as_soon_as_its_form_is_there():
 
 def test_what_is_on_the_way_before_it_counts_for_the_next():
     watch = Watch(Edf)
-    watch.handle(TargetUp(far(HALF, JPEG, slots=4, width=4)), 0)
-    forms = []
+    single = (offer("a", base_ms=0, item_ms=5, sizes=(1,)),)
+    watch.handle(TargetUp(far(HALF, JPEG, slots=4, width=4, offers=single)), 0)
+    commands: list[Command] = []
     for number, deadline_ms in enumerate((116, 166, 230, 230), 1):
         asked = request(number, deadline_ms, A, size_bytes=KB * 1000)
-        forms += [dispatch.form for dispatch in of(Dispatch, submit(watch, asked))]
-    assert forms == ["", "x as float16", "x as float16", "x as jpeg"]
+        commands += submit(watch, asked)
+        sends = [(0, dispatch.form) for dispatch in of(Dispatch, commands)]
+    # One waits for another on the way; the next is sent when the first has left.
+    while len(sends) < 4:
+        wake = of(WakeAt, commands)[-1]
+        commands = watch.handle(Woken(), wake.at_ns)
+        sends += [(wake.at_ns // MS, dispatch.form) for dispatch in of(Dispatch, commands)]
+    assert sends == [(0, ""), (0, "x as float16"), (100, "x as float16"), (150, "x as jpeg")]
     # Once all is answered the way is free, however long it was thought to take.
     for run_id in list(watch.scheduler.runs):
-        watch.handle(BatchDone(run_id), 40 * MS)
-    [again] = of(Dispatch, submit(watch, request(5, 156, A, size_bytes=KB * 1000), at_ms=40))
+        watch.handle(BatchDone(run_id), 160 * MS)
+    [again] = of(Dispatch, submit(watch, request(5, 322, A, size_bytes=KB * 1000), at_ms=160))
     assert again.form == ""
-    watch.handle(BatchDone(again.run_id), 155 * MS)
+    watch.handle(BatchDone(again.run_id), 275 * MS)
     watch.close()
 
 

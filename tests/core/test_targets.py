@@ -202,6 +202,22 @@ def test_the_next_batch_leaves_as_long_before_as_the_last_one_took_to_get_there(
     assert state.opens_ns() == state.free_ns(100 * MS) - 30 * MS
 
 
+def test_only_one_batch_waits_for_another_on_the_way():
+    """What was thought to be under way is gone once all is answered."""
+    far = TargetState(replace(target(slots=4), width=4, transfer_ns=(10 * MS, 1.0)))
+    far.begin(replace(run(1, 0), transfer_ns=60 * MS))
+    assert far.way_wait_ns(20 * MS) == 30 * MS
+    assert far.is_open(20 * MS)
+    far.begin(replace(run(2, 20), transfer_ns=90 * MS))
+    assert far.way_wait_ns(20 * MS) == 80 * MS
+    assert far.opens_ns() == 50 * MS
+    far.end(far.runs[1], 40 * MS, started=True)
+    assert far.opens_ns() == 50 * MS
+    far.end(far.runs[2], 41 * MS, started=True)
+    assert far.way_wait_ns(41 * MS) == 0
+    assert far.is_open(41 * MS)
+
+
 def test_nothing_is_sent_ahead_of_an_end_that_is_uncertain():
     """The longer a batch may take, the more is known once it is done: how much is `SURE`."""
     busy = TargetState(replace(target(slots=3), lead_ns=2 * MS))

@@ -257,7 +257,7 @@ class Finder:
         split(model, inferred.outputs, 1)
         there_ns = inferred.there_ns
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
-        self._meter.carried(inferred.sent, inferred.received, way_ns)
+        self._meter.carried(inferred.sent, inferred.received, way_ns, started_ns)
         return max(1, took_ns - self._meter.both_ways_ns(len(trial.body)))
 
 

@@ -297,7 +297,7 @@ class CloudLink:
         self._end(run)
         self._till.settle(timeout_s, now_ns - run.sent_ns)
         way_ns = None if there_ns is None else max(0, took_ns - there_ns)
-        if self._meter.carried(inferred.sent, inferred.received, way_ns):
+        if self._meter.carried(inferred.sent, inferred.received, way_ns, now_ns - took_ns):
             self._watch.felt()
         left_ns = max(1, took_ns - self._meter.both_ways_ns(size))
         execute_ns = left_ns if there_ns is None else there_ns

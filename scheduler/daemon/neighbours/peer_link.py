@@ -361,7 +361,8 @@ class PeerLink:
             shrinking.learn(sent.dispatch.form, sent.size, sent.sent_size, work_ns)
             took_ns -= sent.shrunk.took_ns
             notes.update(shrunk_note(sent.dispatch))
-        self._meter.carried(sent.sent_size, len(outputs), max(0, took_ns - total_ns))
+        way_ns, sent_ns = max(0, took_ns - total_ns), self._clock_ns() - took_ns
+        self._meter.carried(sent.sent_size, len(outputs), way_ns, sent_ns)
         device, runtime = map(name_from, (header["target"], header["runtime"]))
         ran = Ran(device, runtime, index(header["batch"]))
         self._listener.on_done(run_id, [(header["out"], outputs)], execute_ns, notes, ran)

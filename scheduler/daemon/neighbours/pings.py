@@ -58,5 +58,5 @@ class Pings:
             self._small_ns = 0
         elif ping_id == _LARGE and self._large:
             size, sent_ns = self._large
-            self._meter.carried(size, 0, now_ns - sent_ns)
+            self._meter.carried(size, 0, now_ns - sent_ns, sent_ns)
             self._large = None

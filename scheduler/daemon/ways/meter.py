@@ -22,6 +22,10 @@ BULK_NS = 10_000_000_000
 """Bandwidth is that of the large messages of so long. On a way that was slow once, and is not asked
 to carry anything since, that of the first one after it would not count for long otherwise."""
 
+BUSY_NS = 1_000_000_000
+"""What is sent while there is always something on the way tells the bandwidth together, but no
+more than so long of it: it may change."""
+
 _AT_LEAST = 3
 """Or of the last three, where they are rare; so with round trips."""
 
@@ -149,6 +153,7 @@ class WayMeter:
         self._slowest = _Slowest()
         self._round_trip_ns = 0
         self._bulk = _Window(BULK_NS)
+        self._busy_since_ns = self._left_ns = self._busy_bytes = 0
         self._byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
         self._told_ns = 0
@@ -168,13 +173,16 @@ class WayMeter:
         """A small message did not come back in time."""
         self._answered.append(False)
 
-    def carried(self, sent: int, received: int, way_ns: int | None) -> bool:
+    def carried(
+        self, sent: int, received: int, way_ns: int | None, sent_ns: int | None = None
+    ) -> bool:
         """A message and its answer came through; whether that tells the round trip.
 
         Args:
             sent: Its bytes.
             received: Those of the answer.
             way_ns: Its time without that at the far end; None where the far end does not say.
+            sent_ns: When it was sent, on the clock; None is that nothing else was on the way.
         """
         self.sent_bytes += sent
         self.received_bytes += received
@@ -185,9 +193,32 @@ class WayMeter:
         if not is_bulk:
             self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
         elif self._round_trips:
-            self._bulk.add(max(0, way_ns - self.round_trip_ns) / size, self._clock_ns())
-            self._byte_ns = self._bulk.quantile(_LOWER)
+            self._carried_much(size, max(0, way_ns - self.round_trip_ns), sent_ns)
         return not is_bulk
+
+    def _carried_much(self, size: int, bytes_ns: int, sent_ns: int | None) -> None:
+        """Takes in how long the bytes of a message took.
+
+        What was sent meanwhile shares the way with it, one after the other or at once, so what
+        counts is how many bytes were through since the way was last idle.
+        """
+        now_ns = self._clock_ns()
+        if sent_ns is None:
+            sent_ns = now_ns - bytes_ns
+            self._left_ns = min(self._left_ns, sent_ns)
+        left_ns = sent_ns + bytes_ns
+        if sent_ns >= self._left_ns:
+            self._busy_since_ns, self._busy_bytes = sent_ns, 0
+        else:
+            if self._left_ns - self._busy_since_ns > BUSY_NS:
+                self._busy_since_ns, self._busy_bytes = self._left_ns, 0
+            if left_ns <= self._busy_since_ns:
+                return  # it was through before what is known of now
+        self._left_ns = max(self._left_ns, left_ns)
+        self._busy_bytes += size
+        busy_ns = self._left_ns - self._busy_since_ns
+        self._bulk.add(busy_ns / self._busy_bytes, now_ns)
+        self._byte_ns = self._bulk.quantile(_LOWER)
 
     def is_bulk(self, size_bytes: int) -> bool:
         """Whether so many bytes tell the bandwidth rather than the round trip."""

@@ -32,6 +32,57 @@ def test_large_messages_tell_the_bandwidth_where_the_far_end_says_how_long_it_to
     assert (meter.sent_bytes, meter.received_bytes) == (280_000, 20_000)
 
 
+class Clock:
+    """A clock that is set."""
+
+    now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_shares_the_way_tells_its_bandwidth_together(at_once: bool):
+    """Five messages of 80 ms each, either one after the other or all at once, which take as long
+    as all of them; then one alone, and again."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(10 * MS)
+    for begin_ms in (1_000, 2_000, 3_000, 4_000):
+        for number in range(1, 6):
+            took_ms = 400 if at_once else 80 * number
+            clock.now_ns = (begin_ms + took_ms + 10) * MS
+            meter.carried(100_000, 0, (took_ms + 10) * MS, begin_ms * MS)
+        assert meter.byte_ns == pytest.approx(800.0, rel=0.3 if at_once else 0.01)
+
+
+def test_a_way_that_is_never_idle_tells_its_bandwidth_of_now():
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(10 * MS)
+    left_ms = 0
+    for number in range(400):
+        carry_ms = 80 if number < 100 else 20
+        sent_ms, left_ms = max(0, left_ms - 5), left_ms + carry_ms
+        clock.now_ns = (left_ms + 10) * MS
+        meter.carried(100_000, 0, (left_ms - sent_ms + 10) * MS, sent_ms * MS)
+        if number == 99:
+            assert meter.byte_ns == pytest.approx(800.0, rel=0.01)
+    assert meter.byte_ns == pytest.approx(200.0, rel=0.01)
+
+
+def test_what_was_answered_late_says_nothing_of_the_way_since():
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(10 * MS)
+    for sent_ms in (100, 200, 300):
+        clock.now_ns = (sent_ms + 90) * MS
+        meter.carried(100_000, 0, 90 * MS, sent_ms * MS)
+    clock.now_ns = 500 * MS
+    meter.carried(100_000, 0, 90 * MS, 0)
+    assert meter.byte_ns == 800.0
+
+
 def test_on_a_slow_link_small_messages_tell_the_bandwidth_as_well():
     """Else a link that got faster would not be noticed while everything is made smaller for it."""
     meter = WayMeter(byte_ns=8_000.0)

@@ -415,6 +415,33 @@ def test_bias_and_noise_are_true_and_not_told():
     assert times[-1] > 1.4 * times[len(times) // 2]
 
 
+TWO_FAR = """
+models: [{name: m, base_ms: 1, jitter: 0, batches: [1]}]
+boxes:
+  - {name: a, link: {rtt_ms: 20, mbps: 8}, devices: [{id: "cpu:0"}, {id: "gpu:0"}]}
+  - {name: b, link: {rtt_ms: 20, mbps: 8}, devices: [{id: "cpu:0"}]}
+"""
+
+
+def test_the_devices_of_a_box_share_its_link():
+    world = fleet(TWO_FAR).world()
+    landed = [world.lands_ns(target, 10_000, 0) for target in ("a/cpu:0", "a/gpu:0", "b/cpu:0")]
+    assert landed == [20 * MS, 30 * MS, 20 * MS]
+    assert world.lands_ns("a/cpu:0", 1_000, 100 * MS) == 111 * MS
+
+
+@pytest.mark.parametrize("policy", ["goodput", "edf", "ect", "fcfs"])
+def test_a_link_carries_no_more_than_its_rate(policy: str):
+    """Of 200 requests a second the link carries 100, and the scheduler knows that beforehand."""
+    endings = play(
+        fleet(TWO_FAR[: TWO_FAR.index("  - {name: b")]),
+        [replace(each, size_bytes=10_000) for each in every(5, 400, 100)],
+        policy,
+    )
+    in_time = sum(ending.in_time for ending in endings)
+    assert 0.85 * 200 < in_time <= 210
+
+
 def test_lost_messages_are_sent_again():
     trace = LinkTrace(delay=Delay([LOST, 10 * MS], RESEND_NS))
     link = Link(trace=trace)
