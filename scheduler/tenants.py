@@ -74,7 +74,7 @@ class Tenant(BaseModel):
     read how the whole box is; peer: be another box of the site; admin: load and unload models,
     swap policy."""
 
-    rate_per_s: Annotated[float, Field(gt=0)] | None = None
+    rate_per_s: Annotated[float, Field(ge=1e-6, le=1e9)] | None = None
     """Requests per second, on average."""
 
     burst: Annotated[int, Field(ge=1)] = 32

@@ -26,7 +26,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -125,6 +125,9 @@ def card_from(fields: Any) -> ModelCard:
         sizes = [size for size in spec.shape if size is not None]
         if spec.dtype not in (*DTYPES, STRING) or min(sizes, default=0) < 0:
             raise ValueError(f"{spec.name!r:.80} is {spec.dtype!r:.80} {spec.shape!r:.80}")
+    is_near = card.cache is not None and card.cache.near is not None
+    if is_near and [spec.dtype == STRING for spec in card.signature.inputs] != [False]:
+        raise ValueError(f"cache of {card.name!r:.80}: 'near' needs one input that is no text")
     return card
 
 
@@ -178,8 +181,10 @@ class LinkServer:
             if self._peer is None:
                 self._accept()
             self._receive(block=not self._waiting)
-            if self._waiting:
-                self._run(*self._waiting.popleft())
+            with self._lock:
+                waiting = self._waiting.popleft() if self._waiting else None
+            if waiting is not None:
+                self._run(*waiting)
 
     def _accept(self) -> None:
         peer, _ = self._listener.accept()
@@ -190,19 +195,27 @@ class LinkServer:
                 self._send(said)
 
     def _receive(self, block: bool) -> None:
-        if self._peer is None:
+        # Who says something in another thread may notice meanwhile that this scheduler is gone.
+        peer, reader = self._peer, self._reader
+        if peer is None:
             return
         try:
             flags = 0 if block else socket.MSG_DONTWAIT
-            count = self._peer.recv_into(self._reader.get_buffer(), 0, flags)
+            count = peer.recv_into(reader.get_buffer(), 0, flags)
         except BlockingIOError:
             return
         except OSError:
             count = 0
-        if not count:
-            self._hang_up()
-            return
-        for header, body in self._reader.advance(count):
+        with self._lock:
+            if self._peer is not peer:
+                return
+            if count:
+                self._take(reader.advance(count))
+            else:
+                self._hang_up()
+
+    def _take(self, frames: Iterable[tuple[Header, Body | None]]) -> None:
+        for header, body in frames:
             if header["t"] == "run":
                 self._waiting.append((header, body))
             elif header["t"] == "cancel":

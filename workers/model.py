@@ -44,6 +44,10 @@ class Tolerance:
     atol: float
 
 
+LONGEST_S = 1e9
+"""For no longer is an answer kept, in seconds: thirty years."""
+
+
 @dataclass(frozen=True, slots=True)
 class NearRules:
     """When an earlier frame is near enough for its answer to serve another one too.
@@ -51,12 +55,20 @@ class NearRules:
     Attributes:
         distance: The most by which the mean of any block may differ, in the input's own unit.
         ttl_s: How old the earlier frame's answer may be, in seconds.
-        blocks: Into how many blocks each of the two largest dimensions is divided.
+        blocks: Into how many blocks each of the two largest dimensions is divided, 1 to 64.
+
+    Raises:
+        ValueError: One of them is out of its range.
     """
 
     distance: float
     ttl_s: float = 1.0
     blocks: int = 16
+
+    def __post_init__(self) -> None:
+        """Refuses what another box may have said."""
+        if not (self.distance > 0 and 0 < self.ttl_s <= LONGEST_S and 1 <= self.blocks <= 64):
+            raise ValueError(f"{self} is out of range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +79,21 @@ class CacheRules:
         ttl_s: For how long, in seconds; None leaves it to the box's configuration.
         max_kb: Up to which size, in 10^3 bytes; None leaves it to the box's configuration.
         near: Whether frames that are nearly the same may share an answer; None for never.
+
+    Raises:
+        ValueError: One of them is out of its range.
     """
 
     ttl_s: float | None = None
     max_kb: int | None = None
     near: NearRules | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what another box may have said."""
+        if self.ttl_s is not None and not 0 < self.ttl_s <= LONGEST_S:
+            raise ValueError(f"a ttl_s of {self.ttl_s} is out of range")
+        if self.max_kb is not None and self.max_kb < 1:
+            raise ValueError(f"a max_kb of {self.max_kb} is out of range")
 
 
 LAYOUTS = ("NCHW", "NHWC")

@@ -16,13 +16,14 @@ from pydantic import (
 
 from scheduler.core.names import did_you_mean
 from scheduler.yaml_loader import MALFORMED, load
-from workers.model import Precision, Residency
+from workers.model import LONGEST_S, Precision, Residency
 
 NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
 """What the name of a model or variant must match in full."""
 
 Name = Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")]
 PositiveInt = Annotated[int, Field(ge=1)]
+TimeToLive = Annotated[float, Field(gt=0, le=LONGEST_S)]
 
 
 class ModelFileError(ValueError):
@@ -64,15 +65,15 @@ class ShapeRangeEntry(_Strict):
 class NearEntry(_Strict):
     """When frames are near enough to share an answer; see `workers.model.NearRules`."""
 
-    distance: Annotated[float, Field(gt=0)]
-    ttl_s: Annotated[float, Field(gt=0)] = 1.0
+    distance: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ttl_s: TimeToLive = 1.0
     blocks: Annotated[int, Field(ge=1, le=64)] = 16
 
 
 class CacheEntry(_Strict):
     """How answers may be kept; see `workers.model.CacheRules`."""
 
-    ttl_s: Annotated[float, Field(gt=0)] | None = None
+    ttl_s: TimeToLive | None = None
     max_kb: PositiveInt | None = None
     near: NearEntry | None = None
 

@@ -215,10 +215,13 @@ def checked_class(card: ModelCard, variant: str | None, specs: Any) -> tuple[Req
 
 
 def _length(dtype: str) -> int:
-    """How long texts of a class are at most: a batch's are filled up to the longest of it."""
+    """How long texts of a class are at most: a batch's are filled up to the longest of it.
+
+    Were it more than a few times as long as the shortest, long texts would fill the memory.
+    """
     size, most = element_bytes(dtype) or 0, 16
     while most < size:
-        most *= 16
+        most *= 4
     return most
 
 

@@ -112,10 +112,18 @@ class WorkerLink(asyncio.BufferedProtocol):
 
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
         """Sends a batch, whose items all have the same tensors but for the length of texts."""
+        specs, bodies = alike([(submission.specs, submission.body) for submission in batch])
+        padding = bytes(-len(bodies[0]) % ALIGNMENT)
+        size_bytes = len(bodies) * len(bodies[0]) + len(bodies) * len(padding)
+        if size_bytes > LINK_LIMITS.body_bytes:
+            most = f"{size_bytes} bytes are more than a batch may have ({LINK_LIMITS.body_bytes})"
+            reason = f"{most}: lower max_batch, or limits.body_mb"
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._listener.on_failed, dispatch.run_id, reason)
+            return
         if not self._sizes:
             self._handover.sent(dispatch.run_id)
         self._sizes[dispatch.run_id] = len(batch)
-        specs, bodies = alike([(submission.specs, submission.body) for submission in batch])
         header = {
             "t": "run",
             "id": dispatch.run_id,
@@ -125,7 +133,6 @@ class WorkerLink(asyncio.BufferedProtocol):
             "count": len(bodies),
             "in": specs,
         }
-        padding = bytes(-len(bodies[0]) % ALIGNMENT)
         buffers = [part for body in bodies for part in (body, padding)]
         self._write(encode(header, buffers))
 

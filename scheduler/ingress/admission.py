@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
-from scheduler.errors import Overloaded, RequestEnded, Unavailable
+from scheduler.errors import InvalidInput, Overloaded, RequestEnded, Unavailable
 from scheduler.ingress.quotas import Quotas
 from scheduler.ingress.request_header import (
     RequestShape,
@@ -97,13 +97,20 @@ class Admission:
         priority, weight, late = urgency(header)
         if body is None:
             raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
-        specs, body = _as_one_item(shape, header["in"], body)
         kind = shape.kind._replace(local=True) if forwarded else shape.kind
         if "exact" in header and checked_exact(header) and self._approximates(model):
             kind = kind._replace(exact=True)
+        counted = None
         if tenant.name not in UNCOUNTED:
             priority = tenant.priority(header.get("priority"))
-            count_out = count_out or self.count_in(tenant, len(body))
+            counted = None if count_out else self.count_in(tenant, len(body))
+            count_out = count_out or counted
+        try:
+            specs, body = _as_one_item(shape, header["in"], body)
+        except InvalidInput:
+            if counted is not None:
+                counted()
+            raise
         now_ns = self._driver.clock_ns()
 
         def ended(answer: Answer) -> None:

@@ -136,6 +136,7 @@ class Asked:
         late: bool = False,
         variant: str | None = None,
         exact: bool = False,
+        local: bool = False,
     ) -> None:
         self.id = 0
         self.x = x
@@ -143,7 +144,7 @@ class Asked:
         self.done = asyncio.Event()
         specs, buffers = pack_tensors({"x": x})
         self.submission = Submission(
-            RequestClass("m", variant, (x.shape,), exact=exact),
+            RequestClass("m", variant, (x.shape,), exact=exact, local=local),
             specs,
             memoryview(b"".join(buffers)),
             box.driver.clock_ns() + int(deadline_ms * 1e6),

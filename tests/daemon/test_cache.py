@@ -157,6 +157,17 @@ def test_the_second_who_asks_gets_what_was_kept() -> None:
     run(scene)
 
 
+def test_an_answer_that_is_late_is_for_those_who_take_it() -> None:
+    async def scene(box: Box) -> None:
+        await box.ask([1]).good()
+        late = box.ask([1], deadline_ms=0, late=True)
+        assert (await late.answer()).outcome is Outcome.LATE
+        assert late.answers[0].target == "cache"
+        assert (await box.ask([1], deadline_ms=0).answer()).outcome is Outcome.EXPIRED
+
+    run(scene)
+
+
 def test_what_could_be_another_answer_is_another_question() -> None:
     x = np.zeros(4, np.float32)
 
@@ -225,6 +236,12 @@ def test_answers_of_emulated_devices_and_other_files_are_not_kept() -> None:
         assert box.cache._classes.may_keep(found, "cpu:0", "openvino")
         assert not box.cache._classes.may_keep(found, "cpu:0", "emulated")
         assert not box.cache._classes.may_keep(found, "another box", "openvino")
+        assert not box.cache._classes.may_keep(found, "another box/cpu:0", "openvino")
+        box.driver.catalog.learn("far", [box.card], [])
+        assert box.cache._classes.may_keep(found, "far/cpu:0", "openvino")
+        # For as long again as it was kept there it would be an answer for ever.
+        for kept in ("cache", "cache (near)", "cache (running)"):
+            assert not box.cache._classes.may_keep(found, f"far/{kept}", "openvino")
         box.driver.catalog.learn("cpu:1", [replace(box.card, digest="d2")], [])
         assert not box.cache._classes.may_keep(found, "cpu:1", "openvino")
 

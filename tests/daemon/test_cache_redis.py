@@ -276,6 +276,69 @@ def test_who_waits_behind_one_who_went_away_still_ends_in_time(redis: RedisServe
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("how", ["gone", "failed", "crashed"])
+def test_nobody_waits_for_a_claim_that_is_over(redis: RedisServer, how: str) -> None:
+    """Half of a spare time of an hour would be much longer than the answer is waited for."""
+
+    async def scene() -> None:
+        async with boxes(2, redis.url, run_ms=1_000.0) as (here, there):
+            here.holds = True
+            first = here.ask([1])
+            await here.until(lambda: here.runs)
+            if how == "crashed":  # nobody gives it back: it ends
+                with redis.client() as client:
+                    client.pexpire(names(redis, "claim:*")[0], 300)
+            second = there.ask([1], deadline_ms=3_600_000)
+            if how != "crashed":
+                await there.until(lambda: there.cache._lookups._waiting)
+            if how == "gone":
+                here.cache.cancel(first.id)
+            elif how == "failed":
+                here.worker.finish("no")
+            assert await second.target() == "cpu:0"
+            if here.runs:
+                here.worker.finish()
+
+    asyncio.run(scene())
+
+
+def test_what_came_from_another_box_does_not_wait_for_that_box(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(2, redis.url, run_ms=1_000.0) as (here, there):
+            here.holds = True
+            first = here.ask([1], variant="v")
+            await here.until(lambda: here.runs)
+            forwarded = there.ask([1], variant="v", local=True)
+            assert await forwarded.target() == "cpu:0"
+            assert there.counts["gave_up"] == 0
+            here.worker.finish()
+            await first.good()
+
+    asyncio.run(scene())
+
+
+def test_a_claim_of_one_who_went_away_before_it_ran_is_given_back(redis: RedisServer) -> None:
+    async def scene() -> None:
+        async with boxes(1, redis.url, run_ms=1_000.0) as (box,):
+            first = box.ask([1])
+            lookups = box.cache._lookups
+            go_on = lookups._on_end
+
+            def cancel_then(flight: Any, kept: Any, elsewhere: bool) -> None:
+                go_on(flight, kept, elsewhere)
+                assert flight.claimed
+                box.cache.cancel(first.id)
+
+            lookups._on_end = cancel_then
+            assert (await first.answer()).outcome is Outcome.CANCELLED
+            lookups._on_end = go_on
+            assert not lookups._claims
+            await box.until(lambda: not names(redis, "claim:*"))
+            assert await box.ask([1]).target() == "cpu:0"
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("how", ["gone", "failed", "too slow", "redis killed"])
 def test_a_box_waits_for_no_other_at_its_own_cost(redis: RedisServer, how: str) -> None:
     async def scene() -> None:

@@ -8,15 +8,18 @@ import socket
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 
+from scheduler.core.commands import Dispatch
 from scheduler.daemon import worker_link
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.standing import why_silent
 from scheduler.daemon.worker_link import WorkerLink
-from scheduler.wire import encode
+from scheduler.wire import FrameLimits, FrameReader, encode, pack_tensors
 from tests.waiting import PATIENCE_S, eventually
 from workers.kernel_files import standing
 
@@ -31,6 +34,9 @@ class Heard:
 
     def on_telemetry(self, *told):
         self.words.put_nowait(("telemetry", *told))
+
+    def on_failed(self, *told):
+        self.words.put_nowait(("failed", *told))
 
     def on_lost(self, *told):
         self.words.put_nowait(("lost", *told))
@@ -48,6 +54,7 @@ def played(tmp_path, monkeypatch):
         async def main(listener):
             heard = Heard()
             link = WorkerLink("cpu:0", tmp_path / "w", cast(LinkListener, heard))
+            heard.link = link
             connecting = asyncio.ensure_future(link.keep_connected())
             await acts(partial(asyncio.to_thread, listener.accept), heard)
             connecting.cancel()
@@ -92,6 +99,28 @@ def test_a_process_that_has_no_file_left_connects_when_it_has(played, monkeypatc
             worker.sendall(TELEMETRY)
             assert await heard.next() == ("telemetry", "cpu:0", {})
         assert next(failures, None) is None
+
+    played(acts)
+
+
+def test_a_batch_that_is_more_than_a_message_may_have_fails_alone(played, monkeypatch):
+    monkeypatch.setattr(worker_link, "LINK_LIMITS", FrameLimits(1000, 200))
+    specs, buffers = pack_tensors({"x": np.zeros(16, np.float32)})
+    item = SimpleNamespace(specs=specs, body=memoryview(b"".join(buffers)))
+
+    async def acts(accept, heard):
+        with (await accept())[0] as worker:
+            worker.sendall(TELEMETRY)
+            await heard.next()
+            heard.link.run(Dispatch(7, "cpu:0", "m", "v", (1, 2, 3, 4), 0, "why"), [item] * 4)
+            failed, run_id, reason = await heard.next()
+            assert (failed, run_id) == ("failed", 7)
+            assert "256 bytes are more than a batch may have (200)" in reason
+            heard.link.run(Dispatch(8, "cpu:0", "m", "v", (1, 2, 3), 0, "why"), [item] * 3)
+            reader = FrameReader(FrameLimits())
+            while not (frames := reader.advance(worker.recv_into(reader.get_buffer()))):
+                pass
+            assert [header["id"] for header, _ in frames] == [8]
 
     played(acts)
 

@@ -7,7 +7,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,13 @@ from scheduler import (
 from scheduler.client.tasks import Question
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
+from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
-from scheduler.ingress import inflow, native_connection, restoring
+from scheduler.ingress import admission, inflow, native_connection, restoring
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
+from scheduler.texts import check_utf8
 from scheduler.wire import PREFIX, VERSION, FrameLimits, Tensors, encode
 from tests.neighbours.boxes import card
 
@@ -492,6 +494,42 @@ def test_inputs_are_had_back_for_as_many_requests_as_a_tenant_may_have(
             codes = {told["id"]: told["code"] for told in [await client.told() for _ in range(5)]}
             assert [codes[n] for n in range(5)] == ["unavailable"] * 2 + ["overloaded"] * 3
             assert len(had_back) == 2
+            assert box.door.admission.quotas.held() == {"line": 0}
+            client.writer.close()
+
+    run(test)
+
+
+def test_texts_are_read_for_as_many_requests_as_a_tenant_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(name: str, array: Any) -> None:
+        read.append(name)
+        check_utf8(name, array)
+
+    monkeypatch.setattr(admission, "check_utf8", counted)
+    words = Signature((TensorSpec("text", "string", (1,)),), (), batched=False)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            catalog = box.door.driver.catalog
+            catalog.learn("cpu:1", [replace(card("line-t"), signature=words)], [])
+            slow = tenant("line", "infer").model_copy(update={"rate_per_s": 1e-6, "burst": 2})
+            box.door.take_access(Access([slow]))
+            client = await RawClient.of(tmp_path, "line")
+            infer = {
+                "t": "infer",
+                "model": "line-t",
+                "budget_ns": 10**9,
+                "in": [["text", "S1", [1]]],
+            }
+            for number in range(5):
+                client.writer.writelines(encode({**infer, "id": number}, [b"\xff"]))
+            codes = {told["id"]: told["code"] for told in [await client.told() for _ in range(5)]}
+            assert [codes[n] for n in range(5)] == ["invalid_input"] * 2 + ["overloaded"] * 3
+            assert read == ["text"] * 2
             assert box.door.admission.quotas.held() == {"line": 0}
             client.writer.close()
 

@@ -128,6 +128,25 @@ def test_an_answer_that_no_client_takes_is_not_sent(scheduler, monkeypatch):
     assert scheduler.hear()[0]["errors"] == []
 
 
+def test_a_scheduler_whose_end_another_thread_notices_leaves_nothing(tmp_path: Path) -> None:
+    server = LinkServer(tmp_path / "w", Doubles())
+
+    class Gone:
+        """Hung up on by `say` just after something was read."""
+
+        def recv_into(self, buffer: Any, size: int, flags: int) -> int:
+            server._hang_up()
+            return 8
+
+        def close(self) -> None:
+            pass
+
+    server._peer = Gone()  # type: ignore[assignment]
+    server._receive(block=True)
+    assert server._peer is None
+    assert not server._waiting
+
+
 X = {"name": "x", "dtype": "float32", "shape": [None, 3]}
 CARD = {
     "name": "m",
@@ -153,6 +172,10 @@ WRONG: list[dict[str, Any]] = [
     *({"max_batch": size} for size in (0, "x", None)),
     {"signature": None},
     {"cache": {"near": {"distance": "far"}}},
+    *({"cache": {"ttl_s": ttl_s}} for ttl_s in (0, -1.0, float("inf"), 1e300, float("nan"))),
+    {"cache": {"max_kb": 0}},
+    *({"cache": {"near": {"distance": 1.0, **near}}} for near in ({"blocks": 10**9}, {"ttl_s": 0})),
+    {"cache": CARD["cache"], "signature": {"inputs": [X, X], "outputs": [], "batched": True}},
     {"description": 7},
     {"digest": [1]},
 ]

@@ -386,6 +386,8 @@ def test_the_owner_says_how_answers_may_be_kept(root, add, said, rules):
     [
         ("cache: {ttl: 5}", "unknown key 'cache.ttl' (did you mean 'ttl_s'?)"),
         ("cache: {near: {distance: 0}}", "greater than 0"),
+        ("cache: {near: {distance: .inf}}", "finite number"),
+        ("cache: {ttl_s: .inf}", "less than or equal to 1000000000"),
         ("cache: {near: {distance: 1}}", "works for a model with one input"),
     ],
 )

@@ -110,5 +110,11 @@ class CacheClasses:
         )
 
     def may_keep(self, found: CacheClass, target: str, runtime: str) -> bool:
-        """Whether an answer of a target is one of this very model, and no emulated one."""
-        return runtime != "emulated" and self._catalog.digest(target, found.model) == found.digest
+        """Whether an answer of a target is one of this very model, and no emulated one.
+
+        What another box had kept is not kept here for as long again.
+        """
+        place, _, device = target.partition("/")
+        if runtime == "emulated" or device.startswith("cache"):
+            return False
+        return self._catalog.digest(place, found.model) == found.digest

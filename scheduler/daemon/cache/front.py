@@ -122,6 +122,8 @@ class ResultCache:
             self._end(flight)
             if running:
                 self._driver.cancel(flight.driver_id)
+            else:
+                self._release(flight)
         self._reply(held, Answer(Outcome.CANCELLED, "the caller cancelled", {}))
 
     def _kind_of(self, submission: Submission) -> CacheClass | None:
@@ -141,18 +143,16 @@ class ResultCache:
         """Answers a request, or holds it; with the flight that it has to lead, if it has to."""
         key = kind.key(submission.specs, submission.body)
         kept = self._memory.get(key, now_ns)
-        if kept is not None:
+        if self._give(kept, submission, now_ns, TARGET):
             self._counts.hits.memory += 1
-            submission.reply(self._hit(kept, submission, now_ns, TARGET))
             return None, None
         blocks = None
         if kind.near is not None:
             blocks = kind.near.blocks(submission.body)
             near = kind.near.find(blocks, now_ns)
             kept = None if near is None else self._memory.get(near, now_ns)
-            if kept is not None:
+            if self._give(kept, submission, now_ns, TARGET_NEAR):
                 self._counts.hits.near += 1
-                submission.reply(self._hit(kept, submission, now_ns, TARGET_NEAR))
                 return None, None
         self._last_id -= 1
         held = self._held[self._last_id] = Held(self._last_id, submission, now_ns)
@@ -298,6 +298,16 @@ class ResultCache:
             self._central.put(kind.model, key, value, max(1, kind.ttl_ns // _NS_PER_MS))
 
     # -- answers
+
+    def _give(self, kept: Kept | None, submission: Submission, now_ns: int, target: str) -> bool:
+        """Answers with what is kept, if anything is; whether the caller wants it by now."""
+        if kept is None:
+            return False
+        answer = self._hit(kept, submission, now_ns, target)
+        if answer.outcome is Outcome.LATE and not submission.accept_late:
+            return False
+        submission.reply(answer)
+        return True
 
     def _hit(self, kept: Kept, submission: Submission, arrived_ns: int, target: str) -> Answer:
         now_ns = self._driver.clock_ns()

@@ -148,13 +148,16 @@ class Lookups:
         self.shared.look_up(kind.model, flight.key, kind.most_bytes + HEADER_BYTES, then)
 
     def _claim(self, flight: Flight) -> bool:
-        """Asks whether another box runs the same; False where a run takes too little for that."""
+        """Asks whether another box runs the same; False where a run takes too little for that.
+
+        Nor does what came from another box ask: it is likely that very box that has the claim.
+        """
         p95_ns, spare_ns = self.shared.link.p95_ns(), self._spare_ns(flight)
         service_ns = self._classes.service_ns(flight.kind) or 0
         worth = p95_ns <= spare_ns // 4 and service_ns >= _WORTH_CLAIMING * p95_ns
-        if (
-            not worth or flight.key in self._claims
-        ):  # of one with more time, for which it can't wait
+        if flight.submission.kind.local or not worth:
+            return False
+        if flight.key in self._claims:  # of one with more time, for which it can't wait
             return False
         self._wait(flight, Stage.CLAIMING, spare_ns // 4)
         left_ms = (flight.submission.deadline_ns - self._driver.clock_ns()) // _NS_PER_MS
@@ -179,8 +182,11 @@ class Lookups:
         elif found is not None and asked is Stage.LOOKING and self._claim(flight):
             return
         elif asked is Stage.CLAIMING and claimed is False and self.shared.link.tracks:
-            # Redis will tell when the other box has written an answer under the key just read.
-            self._wait(flight, Stage.WAITING, self._spare_ns(flight) // 2)
+            # Redis will tell when the other box has written an answer, or gives its claim back.
+            wait_ns = self._spare_ns(flight) // 2
+            if found is not None and found.claim_ms is not None:
+                wait_ns = min(wait_ns, found.claim_ms * _NS_PER_MS)
+            self._wait(flight, Stage.WAITING, wait_ns)
         else:
             self._finish(flight, None)
 
@@ -223,9 +229,17 @@ class Lookups:
         for key in keys:
             self._counts.invalidated += 1
             self._memory.drop(key)
-            for flight in list(self._waiting.get(key, ())):
-                self._wait(flight, Stage.READING_AGAIN, self._spare_ns(flight) // 4)
-                self._read(flight)
+            self._read_again(key)
+
+    def on_released(self, keys: Iterable[bytes]) -> None:
+        """Other boxes have given claims back, with an answer or without."""
+        for key in keys:
+            self._read_again(key)
+
+    def _read_again(self, key: bytes) -> None:
+        for flight in list(self._waiting.get(key, ())):
+            self._wait(flight, Stage.READING_AGAIN, self._spare_ns(flight) // 4)
+            self._read(flight)
 
     # -- looking in
 

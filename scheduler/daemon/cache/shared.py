@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from redis.exceptions import ResponseError
 
@@ -14,7 +14,9 @@ from scheduler.daemon.cache.entries import FORMAT
 from scheduler.daemon.cache.redis_link import RedisLink, RedisListener, Replies
 
 _PREFIX = b"laxity:%d:" % FORMAT
+_CLAIM = b"claim:"
 _LONGEST_CLAIM_MS = 10_000
+_ENDLESS = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,13 @@ class Found:
         value: The bytes, which may be anything; None where there are none.
         ttl_ms: How long it stays there; None where it stays.
         claimed: Whether the claim on the key is this box's by now; None where Redis would not say.
+        claim_ms: How long it lasts; None where it has no end.
     """
 
     value: bytes | None
     ttl_ms: int | None
     claimed: bool | None = None
+    claim_ms: int | None = None
 
 
 OnFound = Callable[["Found | None"], None]
@@ -41,20 +45,27 @@ def redis_key(model: str, key: bytes) -> bytes:
     return b"%s%s:%s" % (_PREFIX, model.encode(), key.hex().encode())
 
 
+class SharedListener(RedisListener, Protocol):
+    """Hears of answers and claims, by key."""
+
+    def on_released(self, keys: Iterable[bytes]) -> None:
+        """Claims were given back, or have ended."""
+
+
 class SharedTier:
     """Answers, and claims to be the one box that works on a question.
 
     Args:
         url: As redis-py takes it.
         timeout_s: After how long without an answer it counts as away.
-        listener: Hears when it comes and goes, and which answers, by key, have changed.
+        listener: Hears when it comes and goes, and which answers and claims have changed.
 
     Attributes:
         link: The connection.
         refused: How many answers Redis did not take: full, away, or too slow.
     """
 
-    def __init__(self, url: str, timeout_s: float, listener: RedisListener) -> None:
+    def __init__(self, url: str, timeout_s: float, listener: SharedListener) -> None:
         """Not connected yet; see `RedisLink.keep_connected`."""
         self.link = RedisLink(url, timeout_s, self)
         self.refused = 0
@@ -81,17 +92,21 @@ class SharedTier:
             if replies is None:
                 on_found(None)
                 return
-            found = _found(replies[1:])
+            found = _found(replies[2:])
             refused = isinstance(replies[0], ResponseError)
             claimed = None if refused else replies[0] is not None
-            on_found(Found(found.value, found.ttl_ms, claimed))
+            claim_ms = replies[1] if isinstance(replies[1], int) else 0
+            lasts_ms = None if claim_ms == _ENDLESS else max(0, claim_ms)
+            on_found(Found(found.value, found.ttl_ms, claimed, lasts_ms))
 
-        claim = ("SET", b"claim:" + name, self._me, "NX", "PX", lease_ms)
-        self.link.send([claim, *_read(name, most_bytes)], read)
+        claim = _CLAIM + name
+        take = ("SET", claim, self._me, "NX", "PX", lease_ms)
+        # Redis tells of what becomes of a claim because it was read.
+        self.link.send([take, ("PTTL", claim), *_read(name, most_bytes)], read)
 
     def release(self, model: str, key: bytes) -> None:
         """Gives a claim of this box back, where there will be no answer."""
-        self.link.send([("DEL", b"claim:" + redis_key(model, key))], _ignore)
+        self.link.send([("DEL", _CLAIM + redis_key(model, key))], _ignore)
 
     def store(self, model: str, key: bytes, value: bytes, ttl_ms: int, claimed: bool) -> None:
         """Writes an answer, where the link has room, and gives the claim back."""
@@ -105,7 +120,7 @@ class SharedTier:
         else:
             self.refused += 1
         if claimed:
-            commands.append(("DEL", b"claim:" + name))
+            commands.append(("DEL", _CLAIM + name))
         if commands:
             self.link.send(commands, self._on_stored)
 
@@ -127,7 +142,12 @@ class SharedTier:
         if names is None:
             self._listener.on_changed(None)
             return
-        self._listener.on_changed([key for name in names if (key := _key_of(name)) is not None])
+        names = list(names)
+        keys = [key for name in names if (key := _key_of(name)) is not None]
+        if keys:
+            self._listener.on_changed(keys)
+        claimed = [name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM)]
+        self._listener.on_released([key for name in claimed if (key := _key_of(name)) is not None])
 
 
 def _read(name: bytes, most_bytes: int) -> list[tuple[Any, ...]]:
