@@ -29,6 +29,8 @@ TELEMETRY = encode({"t": "telemetry", "reading": {}})[0]
 class Heard:
     """What the link says of its worker."""
 
+    link: WorkerLink
+
     def __init__(self):
         self.words: asyncio.Queue[tuple[object, ...]] = asyncio.Queue()
 

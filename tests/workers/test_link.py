@@ -143,6 +143,7 @@ def test_a_scheduler_whose_end_another_thread_notices_leaves_nothing(tmp_path: P
 
     server._peer = Gone()  # type: ignore[assignment]
     server._receive(block=True)
+    server._listener.close()
     assert server._peer is None
     assert not server._waiting
 
