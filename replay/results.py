@@ -1,12 +1,14 @@
 """What came of playing a workload with a policy: the rows, the totals, and their JSON.
 
-Totals are exact however long a run was; rows are kept one in `stride`, so that a run of any
-length has a bounded result. Quantiles are of the rows that are kept.
+Totals are exact however long a run was; of every `stride` rows one is kept, so that a run of any
+length has a bounded result. Quantiles are of the rows that are kept. Which one is by chance: every
+eighth of the requests of eight cameras would be one of the same camera.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -111,10 +113,11 @@ class Rows:
     """Requests in the order in which they ended, as columns.
 
     Args:
-        limit: How many are kept at most; beyond it every second one goes, again and again.
+        limit: How many are kept at most, an even number; beyond it one of every two goes, again
+            and again.
 
     Attributes:
-        stride: One in so many was kept.
+        stride: One of so many was kept.
         seen: How many there were.
     """
 
@@ -123,20 +126,26 @@ class Rows:
         self.limit = limit
         self.stride = 1
         self.seen = 0
+        self._next = 0
+        self._chance = random.Random(0).random
         self._numbers = {name: array(code) for name, code in _COLUMNS.items()}
         self._shape = array("l")
         self._shapes: list[tuple[str, str | None, str | None, int, str]] = []
         self._shape_of: dict[tuple[str, str | None, str | None, int, str], int] = {}
 
     def append(self, row: Row) -> None:
-        """Takes in one more, unless its turn is not now."""
+        """Takes in one more, if it is the one of its stride that is kept."""
         self.seen += 1
-        if (self.seen - 1) % self.stride:
+        if self.seen <= self._next:
             return
         if len(self._shape) >= self.limit:
+            half = self.stride
             self._thin()
-            if (self.seen - 1) % self.stride:
+            if self._chance() < 0.5:  # one of the other half of what is a stride now
+                self._next = self.limit * half + half + int(self._chance() * half)
                 return
+        self._next = len(self._shape) * self.stride + self.stride
+        self._next += int(self._chance() * self.stride)
         shape = (row.model, row.variant, row.target, row.priority, row.outcome)
         place = self._shape_of.setdefault(shape, len(self._shapes))
         if place == len(self._shapes):
@@ -147,8 +156,10 @@ class Rows:
 
     def _thin(self) -> None:
         self.stride *= 2
-        self._shape = self._shape[::2]
-        self._numbers = {name: column[::2] for name, column in self._numbers.items()}
+        kept = [place + (self._chance() < 0.5) for place in range(0, self.limit, 2)]
+        self._shape = array("l", [self._shape[place] for place in kept])
+        for name, column in self._numbers.items():
+            self._numbers[name] = array(column.typecode, [column[place] for place in kept])
 
     def __len__(self) -> int:
         return len(self._shape)

@@ -94,6 +94,10 @@ def odds_of(option: Option) -> Odds:
     )
 
 
+class TooWide(Exception):
+    """Too many requests wait at once for a table of them."""
+
+
 class Lane:
     """One option for the requests of one class.
 
@@ -103,14 +107,19 @@ class Lane:
         index: Which they are among all.
         odds: How likely a batch is in time.
         clock: How time is counted.
+        room: How many cells its table may have.
 
     Attributes:
         option: The same.
         edges: The steps in which who could ride changes, ascending.
+        cells: How many its table has.
+
+    Raises:
+        TooWide: It would have more.
     """
 
     def __init__(
-        self, option: Option, own: Requests, index: Ints, odds: Odds, clock: Clock
+        self, option: Option, own: Requests, index: Ints, odds: Odds, clock: Clock, room: int
     ) -> None:
         """Finds out who could ride when."""
         first_ns, last_ns, end_ns = option.windows(own.at_ns, own.deadline_ns)
@@ -127,7 +136,8 @@ class Lane:
         begins, ends, who, chances = map(np.concatenate, zip(*spans, strict=True))
         self.option = option
         self.edges = np.unique(np.concatenate((begins, ends + 1)))
-        self._who, self._chance = _table(self.edges, begins, ends, who, chances)
+        self._who, self._chance = _table(self.edges, begins, ends, who, chances, room)
+        self.cells = self._who.size
 
     def earned(self, fares: Floats) -> Floats:
         """What the dearest riders pay together, from each edge to the next.
@@ -172,16 +182,21 @@ class Lane:
 
 
 def _table(
-    edges: Ints, low: Ints, high: Ints, who: Ints, chance: Floats
+    edges: Ints, low: Ints, high: Ints, who: Ints, chance: Floats, room: int
 ) -> tuple[Ints, Floats | None]:
     """Per stretch between edges those in it, filled up with the entry after the last request."""
     begin, until = np.searchsorted(edges, low), np.searchsorted(edges, high + 1)
     count = until - begin
+    rows = max(0, len(edges) - 1)
+    beside = np.zeros(rows + 1, np.int64)
+    np.add.at(beside, begin, 1)
+    np.subtract.at(beside, until, 1)
+    if rows * int(np.max(np.cumsum(beside), initial=0)) > room:
+        raise TooWide
     entry = np.repeat(np.arange(len(low)), count)
     row = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count) + begin[entry]
     order = np.argsort(row, kind="stable")
     row, entry = row[order], entry[order]
-    rows = max(0, len(edges) - 1)
     filled = np.bincount(row, minlength=rows)
     column = np.arange(len(row)) - np.repeat(np.cumsum(filled) - filled, filled)
     shape = rows, int(np.max(filled, initial=0))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from replay.bound.bids import Requests
 from replay.bound.device import Device
-from replay.bound.lanes import Clock, Lane, Odds, make_clock, odds_of, quantiles
+from replay.bound.lanes import Clock, Lane, Odds, TooWide, make_clock, odds_of, quantiles
 from replay.bound.model import (
     Coming,
     Conditions,
@@ -36,6 +37,11 @@ _PARTS = 8
 _LONGEST = 10_000
 """So many of its shortest batches long may a workload be: each round goes through all of them.
 Where a batch is so short beside all that comes, the fluid loses little."""
+
+_WIDEST = 10_000_000
+"""Fares are sought for so many pairs of a moment and somebody who could ride then, on each device
+and with mean service times; with random ones there are some twelve times as many. Where so many
+wait at once the fluid loses little as well."""
 
 _PRICES = 12
 """So many prices of device time are tried to begin with."""
@@ -110,7 +116,8 @@ def whole_bound(
     The fares are found by a subgradient method: who is served more than once pays too much, who
     is never served pays too little. First all batches take their mean times, then the means of a
     few equal parts of them. Any fares give a bound. None are sought for a workload more than
-    10,000 times as long as its shortest batch: then all that could be served at all is the bound.
+    10,000 times as long as its shortest batch, nor where too many requests wait at once for the
+    memory that this takes: then all that could be served at all is the bound.
 
     Sources: M. L. Fisher, "The Lagrangian Relaxation Method for Solving Integer Programming
     Problems", Management Science 27(1), 1981; B. T. Polyak, "Minimization of unsmooth
@@ -147,17 +154,23 @@ def whole_bound(
     )
     if clock.steps * clock.grid_ns > _LONGEST * shortest_ns:
         return WholeBound(float(np.sum(worth)), offered, clock.grid_ns)
-    devices = _devices(fleet, found, offers, [_means(option, 1) for option, _ in offers], rough)
+    try:
+        means = [_means(option, 1) for option, _ in offers]
+        devices = list(_devices(fleet, found, offers, means, rough, _WIDEST))
+    except TooWide:
+        return WholeBound(float(np.sum(worth)), offered, clock.grid_ns)
     starts = _first(worth, offers, devices), _FIRST_FARE * worth
     searches = [_search(worth, start, devices, rounds, _FIRST_AIM) for start in starts]
     _, fares = min(searches, key=itemgetter(0))
     if any(option.times_ns[0] < option.times_ns[-1] for option, _ in offers):
         means = [_means(option, _PARTS) for option, _ in offers]
-        devices = _devices(fleet, found, offers, means, rough)
+        devices = list(_devices(fleet, found, offers, means, rough))
         _, fares = _search(worth, fares, devices, rounds // 2, _NEXT_AIM)
     chances = [(odds_of(option), _few(option.times_ns)) for option, _ in offers]
-    devices = _devices(fleet, found, offers, chances, clock)
-    value = _value(worth, fares, [device.most(fares) for device in devices], devices)
+    # One device at a time: these tables are many times as large as the others.
+    devices_once = _devices(fleet, found, offers, chances, clock)
+    earned = sum(device.parallel * device.most(fares) for device in devices_once)
+    value = float(np.sum(worth - fares)) + earned
     return WholeBound(min(value, float(np.sum(worth))), offered, clock.grid_ns)
 
 
@@ -210,21 +223,29 @@ def _means(option: Option, parts: int) -> tuple[Odds, Ints]:
 
 
 def _devices(
-    fleet: Fleet, found: Requests, offers: _Offers, chances: _Chances, clock: Clock
-) -> list[Device]:
-    """One device for each place that can serve anything."""
-    devices = []
+    fleet: Fleet,
+    found: Requests,
+    offers: _Offers,
+    chances: _Chances,
+    clock: Clock,
+    room: int = sys.maxsize,
+) -> Iterator[Device]:
+    """One device for each place that can serve anything.
+
+    Raises:
+        TooWide: The tables of one have more cells than there is room for.
+    """
     for index, place in enumerate(fleet.places):
-        lanes, times_ns = [], []
+        lanes, times_ns, left = [], [], room
         for (option, rows), (odds, samples_ns) in zip(offers, chances, strict=True):
             if option.place == index:
-                lane = Lane(option, found.where(rows), rows, odds, clock)
+                lane = Lane(option, found.where(rows), rows, odds, clock, left)
+                left -= lane.cells
                 if len(lane.edges):
                     lanes.append(lane)
                     times_ns.append(samples_ns)
         if lanes:
-            devices.append(Device(place.parallel, lanes, times_ns, clock))
-    return devices
+            yield Device(place.parallel, lanes, times_ns, clock)
 
 
 def _value(worth: Floats, fares: Floats, most: Sequence[float], devices: Sequence[Device]) -> float:

@@ -289,14 +289,18 @@ class Fleet:
             for device in self.devices
         }
 
-        sized = {(id_, o.model, o.variant): (o, known) for id_, o, known in self._sized()}
+        # What is smaller than all that is known is no faster: so the bounds have it.
+        sized = {
+            (target_id, offer.model, offer.variant): (offer, known, min(f for _, f in known))
+            for target_id, offer, known in self._sized()
+        }
 
         def service_ns(run: Dispatch, kind: RequestClass) -> int:
             samples = table[run.target_id, run.model, run.variant, len(run.request_ids)]
             drawn_ns = samples[int(chances[run.target_id]() * len(samples))]
             if sized and (found := sized.get((run.target_id, run.model, run.variant))):
-                offer, known = found
-                factor = factor_at(step_of(offer.elements(kind.shapes)), known)
+                offer, known, least = found
+                factor = max(least, factor_at(step_of(offer.elements(kind.shapes)), known))
                 drawn_ns = max(1, round(factor * drawn_ns))
             return drawn_ns
 

@@ -21,11 +21,15 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
     """
     interval_ns = round((interval_s or 1.0) * 1e9)
     sizes = array("q")
+    due, given = 0.0, 0
     for line in lines:
         mbps = lines.number_from_0(line.strip(), "the bandwidth")
         if mbps > MOST_MBPS:
             raise lines.error(f"the bandwidth is {line.strip()}", f"at most {MOST_MBPS:g} Mbps")
-        sizes.append(round(mbps * interval_ns / 8e3))
+        # What a rate has beyond whole bytes is carried on.
+        due += mbps * interval_ns / 8e3
+        sizes.append(round(due) - given)
+        given = round(due)
     if not any(sizes):
         found = "the link carries nothing" if sizes else "the file is empty"
         raise TraceError(lines.path, None, found, f"{_EXPECTED} above 0 on some line")

@@ -39,7 +39,7 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
     base: int | None = None
     first = last = 0
     begun = False
-    spans: list[tuple[int, int]] = []
+    pace = _Pace()
     for line in lines:
         if line.startswith("PING "):
             begun, base, first = True, None, len(samples)
@@ -49,8 +49,7 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
             if begun:
                 _pad(lines, samples, first + int(sent))
             if interval_s is None and total_ms and int(total_ms) and int(sent) > 1:
-                spans.append((int(total_ms), int(sent) - 1))
-                _check_alike(lines, spans)
+                pace.add(lines, int(total_ms), int(sent) - 1)
         elif " bytes from " in line:
             sequence, rtt_ns = _reply(lines, line)
             if base is None:
@@ -65,17 +64,31 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
                 samples[place] = rtt_ns
     if max(samples, default=LOST) == LOST:
         raise TraceError(lines.path, None, "no reply of ping", f"lines like {_LOOKS_LIKE}")
-    if spans:
-        interval_s = sum(ms for ms, _ in spans) / 1e3 / sum(gaps for _, gaps in spans)
+    if pace.gaps:
+        interval_s = pace.total_ms / 1e3 / pace.gaps
     interval_ns = round((interval_s or _DEFAULT_INTERVAL_S) * 1e9)
     return LinkTrace(delay=Delay(samples, interval_ns))
 
 
-def _check_alike(lines: Lines, spans: list[tuple[int, int]]) -> None:
-    intervals_ms = [ms / gaps for ms, gaps in spans]
-    if max(intervals_ms) > _ALIKE * min(intervals_ms):
-        found = f"a run of ping with {intervals_ms[-1]:.4g} ms between its probes"
-        raise lines.error(found, f"{intervals_ms[0]:.4g} ms, as in the first, or an interval given")
+class _Pace:
+    """How far apart the probes of a log's runs are, which must be alike."""
+
+    def __init__(self) -> None:
+        self.total_ms = self.gaps = 0
+        self._first_ms = self._least_ms = self._most_ms = 0.0
+
+    def add(self, lines: Lines, run_ms: int, gaps: int) -> None:
+        interval_ms = run_ms / gaps
+        if not self.gaps:
+            self._first_ms = self._least_ms = self._most_ms = interval_ms
+        self.total_ms += run_ms
+        self.gaps += gaps
+        self._least_ms = min(self._least_ms, interval_ms)
+        self._most_ms = max(self._most_ms, interval_ms)
+        if self._most_ms > _ALIKE * self._least_ms:
+            found = f"a run of ping with {interval_ms:.4g} ms between its probes"
+            expected = f"{self._first_ms:.4g} ms, as in the first, or an interval given"
+            raise lines.error(found, expected)
 
 
 def _reply(lines: Lines, line: str) -> tuple[int, int]:

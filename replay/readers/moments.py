@@ -13,6 +13,7 @@ EXAMPLE = "2023-11-16 18:15:46.6805900"
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
+_LEAP_S = 60
 
 
 def is_moment(text: str) -> bool:
@@ -44,6 +45,9 @@ class Moments:
         if match is None:
             raise self._lines.error(f"{self._name} is {shown(text)}", f"one like {EXAMPLE}")
         head, seconds, fraction, zone = match.groups(default="")
+        if int(seconds) > _LEAP_S:
+            found = f"{self._name} is no time (second {seconds})"
+            raise self._lines.error(found, "a date and a time")
         if head + zone != self._minute:
             self._minute_s = self._epoch_s(head, zone)
             self._minute = head + zone

@@ -19,6 +19,10 @@ def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
     """Arrivals at random in their second; what a rate has after the point is carried on."""
     due = 0.0
     for second, line in enumerate(lines):
+        if not second:
+            first = lines.number
+        elif lines.number != first + second:
+            raise lines.error("a blank line before it", "a rate for each second, 0 where none came")
         rate = lines.number_from_0(line.strip(), "the rate")
         if rate > MOST_PER_S:
             wanted = f"at most {MOST_PER_S:g} per second (of times, --format tells the unit)"

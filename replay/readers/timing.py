@@ -68,7 +68,7 @@ def sorted_within(
             raise _unsorted(lines, latest_ns - entry.at_ns, expected)
         heapq.heappush(held, (entry.at_ns, order, entry))
         # An entry at just the edge of the window may still come, but only after these.
-        while held[0][0] <= latest_ns - window_ns:
+        while held and held[0][0] <= latest_ns - window_ns:
             yield heapq.heappop(held)[2]
     while held:
         yield heapq.heappop(held)[2]

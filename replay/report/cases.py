@@ -124,7 +124,7 @@ def _over_cases(by_case: Iterable[Mapping[int, float]]) -> Estimate | None:
     seeds = known[0].keys()
     if all(values.keys() == seeds for values in known):
         return estimate(fmean(values[seed] for values in known) for seed in sorted(seeds))
-    return Estimate(fmean(fmean(values.values()) for values in known), None, len(known))
+    return Estimate(fmean(fmean(values.values()) for values in known), None, max(map(len, known)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,8 @@ def points(found: Estimate) -> str:
 def verdict(difference: Difference) -> str:
     """What a difference comes to, in words."""
     if difference.estimate.half_width is None:
-        return "one seed: no interval"
+        seeds = "one seed" if difference.estimate.count == 1 else "cases with unlike seeds"
+        return f"{seeds}: no interval"
     return "clear" if difference.clear else "within chance"
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import zlib
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import accumulate
 from math import ceil
 from typing import Protocol
@@ -151,11 +151,14 @@ class Mix:
                     f"mix has no kind for what the trace labels {entry.label!r}; add one with that "
                     f"label, or one without (it has {', '.join(sorted(map(str, labels)))})"
                 )
-            if entry.source is None:
-                place = chance.random()
-            else:
-                place = zlib.crc32(f"{seed} {entry.source}".encode()) / 2**32
+            place = chance.random() if entry.source is None else _place_of(seed, entry.source)
             yield pool.at(place)(entry.at_ns, chance, entry)
+
+
+def _place_of(seed: int | str, source: str) -> float:
+    """Where a source is, from 0 to below 1; with each seed somewhere else, apart from others."""
+    digest = blake2b(f"{seed} {source}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
 class _Maker(Protocol):

@@ -52,7 +52,11 @@ def poisson_ns(rate_per_s: float, chance: random.Random) -> Iterator[int]:
 
 
 def gamma_ns(rate_per_s: float, cv: float, chance: random.Random) -> Iterator[int]:
-    """Gamma-distributed gaps with a given coefficient of variation; 1 is Poisson."""
+    """Gamma-distributed gaps with a given coefficient of variation; 1 is Poisson.
+
+    The first gap begins at an arrival, so a short workload has some (cv² - 1) / 2 requests more
+    than its rate tells.
+    """
     shape = 1 / (cv * cv)
     scale_ns = NS / (rate_per_s * shape)
     at_ns = 0

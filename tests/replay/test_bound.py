@@ -374,6 +374,13 @@ def test_long_idle_times_cost_whole_bound_neither_time_nor_truth():
     )
 
 
+def test_more_that_wait_at_once_than_memory_has_room_for_are_the_fluids(monkeypatch):
+    arrivals = [Arrival(0, A, 500 * MS) for _ in range(200)]
+    assert whole_bound(arrivals, SINGLE, rounds=1).value < 200
+    monkeypatch.setattr("replay.bound.whole._WIDEST", 100)
+    assert whole_bound(arrivals, SINGLE, rounds=1).value == 200
+
+
 def spread(name: str, base_ms: float) -> TargetSpec:
     """A target whose batches take from half to twice as long as most do."""
     ladder = {

@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -291,8 +292,20 @@ def test_a_million_requests_leave_a_bounded_result():
     assert result.total().requests == 5_000
     assert result.on_time_share() == 0.25
     assert 50 <= len(result.rows) <= 100
-    assert [r.intended_ns // 10 % result.rows.stride for r in result.rows] == [0] * len(result.rows)
+    # Of each stride one.
+    places = [r.intended_ns // 10 // result.rows.stride for r in result.rows]
+    assert places == list(range(len(result.rows)))
     assert result.p50_ms() == pytest.approx(2_500, rel=0.03)
+
+
+@pytest.mark.parametrize("cameras", [2, 3, 8, 64])
+def test_what_is_kept_is_no_single_camera(cameras):
+    result = RunResult("s", "p", 1, rows=Rows(limit=1_000))
+    for number in range(100_000):
+        result.add(row(number % cameras))
+    kept = Counter(r.intended_ns for r in result.rows)
+    assert len(kept) == cameras
+    assert max(kept.values()) < 2 * len(result.rows) / cameras + 20
 
 
 def test_quantiles_are_of_the_results():

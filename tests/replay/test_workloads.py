@@ -5,7 +5,8 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice, pairwise, takewhile
+from itertools import combinations, islice, pairwise, takewhile
+from operator import eq
 
 import pytest
 from hypothesis import given, settings
@@ -246,6 +247,13 @@ class TestTraces:
         ]
         assert kinds[:2000] == kinds[2000:4000] == kinds[4000:]
         assert Counter(kinds)["a"] == pytest.approx(4500, rel=0.05)
+
+    def test_with_each_seed_other_sources_are_of_a_kind(self):
+        entries = [TraceEntry(at, 1, source=f"{at:08}") for at in range(100)]
+        mix = Mix([MixEntry("a"), MixEntry("b")])
+        kinds = [[a.kind.model for a in mix.arrivals_of(entries, seed)] for seed in range(8)]
+        for first, second in combinations(kinds, 2):
+            assert 25 < sum(map(eq, first, second)) < 75
 
     def test_what_is_missing_is_said(self):
         with pytest.raises(WorkloadError, match=r"'m' has no deadline.*give it deadline_ms"):

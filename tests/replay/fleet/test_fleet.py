@@ -242,6 +242,8 @@ def test_what_is_generated_takes_as_long_as_was_measured():
     run = Dispatch(1, "t", "m", "v", (1,), 0, "")
     assert takes_ns(run, RequestClass("m")) == 5 * MS
     assert takes_ns(run, RequestClass("m", shapes=((1_000,),))) == 40 * MS
+    # What is smaller than all that was measured is not faster, or no bound would hold.
+    assert takes_ns(run, RequestClass("m", shapes=((10,),))) == 5 * MS
 
 
 def test_an_idle_device_takes_as_long_to_begin_as_is_said():

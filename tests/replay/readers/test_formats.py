@@ -121,6 +121,7 @@ class TestRates:
     def test_whole_rates_are_exact(self):
         counts = Counter(entry.at_ns // 1_000_000_000 for entry in read("3\n0\n5\n"))
         assert counts == {0: 3, 2: 5}
+        assert [entry.at_ns // 10**9 for entry in read("\n1\n1\n\n")] == [0, 1]
 
     def test_a_huge_rate_is_not_held(self):
         lines = Lines("trace", [b"900000000\n"])
@@ -178,6 +179,8 @@ class TestTimestamps:
             ("timestamps-s", "a_s,b\n5,6\n", "trace:1: several columns, 'a_s,b'; expected one"),
             ("timestamps-s", "9999999999999\n", "expected one in 31,000 years"),
             ("rates", "1700000000.5\n", "at most 1e+09 per second (of times, --format tells"),
+            ("rates", "2\n\n3\n", "trace:3: a blank line before it; expected a rate for each"),
+            ("timestamps", "2023-11-16 18:15:61\n", "trace:1: the time is no time (second 61)"),
         ],
     )
     def test_a_line_that_is_no_time_is_named(self, format, text, told):

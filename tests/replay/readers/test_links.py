@@ -204,6 +204,10 @@ class TestMbps:
         with pytest.raises(TraceError, match=said):
             opened(text, "mbps")
 
+    def test_what_rates_have_beyond_whole_bytes_is_carried_on(self, opened):
+        capacity = capacity_of(opened("0.01\n0.02\n" * 50, "mbps", interval_s=0.001))
+        assert capacity.mean_bps == pytest.approx(15_000, rel=0.01)
+
 
 class TestOpening:
     def test_numbers_that_may_be_both_have_to_be_named(self, opened):

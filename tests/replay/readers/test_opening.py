@@ -247,6 +247,9 @@ class TestTolerance:
         found = [entry.at_ns for entry in open_trace(path, sort_window_s=window_s)]
         assert found == [0, 1_500_000_000]
 
+    def test_a_window_below_a_nanosecond_is_none(self, trace):
+        assert read_times(trace(plain([3, 5])), sort_window_s=1e-10) == [0, 2_000_000]
+
     def test_columns_in_any_order_among_others(self, trace):
         path = trace("x,deadline_ms,arrival_ms,qos\n9,50,7,gold\n")
         (entry,) = open_trace(path)
