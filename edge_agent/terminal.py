@@ -16,6 +16,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 _SAME_S = 0.3
 """Signals so close to the first say the same."""
 
+SAY_EVERY_S = 5.0
+"""So often at most a log hears how far a device is."""
+
 _LOOK_S = 0.5
 """So often the main thread wakes for a signal that another thread was given."""
 
@@ -95,7 +98,7 @@ def ignore_signals() -> None:
 
 
 class DeviceBars:
-    """A bar for each device that gets ready; nothing where nobody looks at a terminal.
+    """A bar for each device that gets ready; a line now and then where there is no terminal.
 
     Args:
         console: Where the bars are.
@@ -110,7 +113,9 @@ class DeviceBars:
             TimeElapsedColumn(),
         )
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._console = console
         self._bars: dict[str, TaskID] = {}
+        self._said: dict[str, tuple[int, float]] = {}
 
     def __enter__(self) -> DeviceBars:
         """Shows them."""
@@ -125,6 +130,9 @@ class DeviceBars:
         """Takes over how far devices are, from the targets of a scheduler's status."""
         for target in targets:
             step = target["progress"]
+            if self._progress.disable:
+                self._say(target["id"], step["done"], step["total"], step["text"])
+                continue
             if target["id"] not in self._bars:
                 self._bars[target["id"]] = self._progress.add_task(target["id"], text="")
             self._progress.update(
@@ -133,3 +141,12 @@ class DeviceBars:
                 total=step["total"] or None,
                 text=step["text"],
             )
+
+    def _say(self, target_id: str, done: int, total: int, text: str) -> None:
+        """Says how far a device is, where that is news and was not said just now."""
+        now_s = time.monotonic()
+        said, said_s = self._said.setdefault(target_id, (done, now_s))
+        if done != said and now_s - said_s >= SAY_EVERY_S:
+            self._said[target_id] = done, now_s
+            of = f" of {total}" if total else ""
+            self._console.print(f"{target_id}: {done}{of} steps done; {text}", markup=False)

@@ -10,7 +10,7 @@ from scheduler.core.outcomes import Outcome
 
 
 class LaxityError(Exception):
-    """Base of everything that laxity raises.
+    """Base of the errors of the Python API; mistakes of a caller's program raise Python's own.
 
     Attributes:
         code: The closed, low-cardinality name under which the error travels.
@@ -26,7 +26,7 @@ class LaxityError(Exception):
 
 
 class RequestEnded(LaxityError):
-    """An accepted request ended without a result."""
+    """A request ended without a result, or was refused."""
 
 
 class DeadlineInfeasible(RequestEnded):
@@ -85,6 +85,11 @@ class ModelNotFound(InvalidInput):
             hint: What may have been meant, to stand behind the message.
         """
         return cls(f"model {model!r:.100} is not in the repository{hint}", {"model": model[:100]})
+
+    @classmethod
+    def broken(cls, model: str, reason: str) -> ModelNotFound:
+        """It is in the repository, but can't be served."""
+        return cls(f"model {model!r:.100} can't be served: {reason}", {"model": model[:100]})
 
 
 class TaskConflict(InvalidInput):

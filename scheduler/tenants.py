@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -240,7 +240,11 @@ def load_access(token_file: Path | None, tenants_file: Path | None) -> Access:
     if token_file is not None:
         tenants.append(OWNER.model_copy(update={"tokens": (_read_token_hash(token_file),)}))
     if tenants_file is not None:
-        tenants.extend(read_tenants(tenants_file))
+        listed = read_tenants(tenants_file)
+        own = {hashed for tenant in tenants for hashed in tenant.tokens}
+        if problems := _taken("tokens", [tenant.tokens for tenant in listed], own):
+            raise ConfigError(str(tenants_file), problems)
+        tenants.extend(listed)
     return Access(tenants)
 
 
@@ -264,9 +268,22 @@ def read_tenants(path: Path) -> tuple[Tenant, ...]:
         for index, tenant in enumerate(tenants)
         if tenant.name in _UNLISTED or tenant.name in {t.name for t in tenants[:index]}
     ]
+    problems += _taken("certificates", [tenant.certificates for tenant in tenants], ())
     if problems:
         raise ConfigError(str(path), problems)
     return tenants
+
+
+def _taken(key: str, shown: Iterable[Sequence[str]], own: Iterable[str]) -> list[Problem]:
+    """Problems with what two tenants would show, so that nobody could say which of them it is."""
+    seen = set(own)
+    found = []
+    for index, marks in enumerate(shown):
+        if not seen.isdisjoint(marks):
+            message = "one of them is another tenant's, or that of token_file; each has its own"
+            found.append(Problem(f"tenants[{index}].{key}", message))
+        seen.update(marks)
+    return found
 
 
 def _without_secrets(problem: Problem) -> Problem:

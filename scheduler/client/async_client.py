@@ -287,12 +287,21 @@ class AsyncClient:
         return async_results(frames, send, concurrency, return_exceptions)
 
     async def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """The models of the box, by name; docs/protocol.md has their fields."""
+        """The models of the box, as `{"models": [...], "problems": [...]}`; see docs/protocol.md.
+
+        Raises:
+            Unavailable: No answer within `timeout_s`.
+        """
         models: dict[str, Any] = await self._ask("models", timeout_s)
         return models
 
     async def status(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """How the box is."""
+        """The state of the box: targets, queues, outcome counts; docs/protocol.md has its fields.
+
+        Raises:
+            Forbidden: The tenant does not have the scope `metrics`.
+            Unavailable: No answer within `timeout_s`.
+        """
         status: dict[str, Any] = await self._ask("status", timeout_s)
         return status
 

@@ -24,7 +24,7 @@ LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
 _INTEGER = (int, np.integer)
 _NUMBER = (int, float, np.integer, np.floating)
 _NO_NUMBER = (bool, np.timedelta64)
-"""What counts as an integer by its class alone."""
+"""What is neither, although by its class it is one of these."""
 
 
 class Future(Protocol):

@@ -34,11 +34,14 @@ def only_input(model: str, models: Mapping[str, Any]) -> str:
     """The name of a model's input, where it has one; `models` is the answer to that question.
 
     Raises:
-        ModelNotFound: There is no such model.
+        ModelNotFound: There is no such model, or it can't be served.
         InvalidInput: It has several inputs.
     """
     known = {described["name"]: described for described in models["models"]}
     if model not in known:
+        for problem in models.get("problems", ()):
+            if problem["model"] == model:
+                raise ModelNotFound.broken(model, problem["reason"])
         raise ModelNotFound.unknown(model, hint(model, known))
     names = [spec["name"] for spec in known[model]["inputs"]]
     if len(names) != 1:

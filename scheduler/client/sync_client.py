@@ -153,21 +153,22 @@ class Client:
 
         Args:
             model: The model's name.
-            inputs: Arrays, or what makes one, by input name: one item, in the shapes and dtypes of
+            inputs: Array-likes by input name: exactly one item, in the shapes and dtypes of
                 `models()`. With a batch dimension of 1 in front, the outputs have it too.
             deadline_ms: When the result must be here, in milliseconds from now; at most a day.
             deadline_s: The same in seconds; one of the two is required.
             variant: The variant that must run; otherwise the policy chooses.
             priority: RFC 9218 urgency, 0 (first) to 7.
-            weight: What a result in time is worth beside others of the same priority.
-            accept_late: Also deliver a result that comes after the deadline, as `late`. What has
-                not begun by then ends with `DeadlineExpired` all the same.
-            exact: Only a result of these very inputs: not made smaller for a slow link, and not
-                that of a nearly equal frame, where the model's owner allows either. A durable
-                task always is.
-            durable: Return once the request is on the disk of the box, which runs it below all
-                others, however long that takes, until the deadline. It has neither weight nor
-                accept_late, and its deadline may be as far away as the box allows.
+            weight: The relative value of a result in time among requests of the same priority,
+                from 1e-9 to 1e9; 1 unless given.
+            accept_late: Also deliver a result that comes after the deadline, as `late`. A request
+                that has not begun by then still ends with `DeadlineExpired`.
+            exact: Require a result of exactly these inputs: no lossy compression on a slow link
+                and no cached answer to a nearly equal frame, even where the model's owner allows
+                them. Durable tasks always are.
+            durable: Return once the box has stored the request on disk. It runs below all other
+                requests, at the latest until its deadline, which may be as far away as the box
+                allows. It has neither weight nor accept_late.
             id: Of a durable task. Submitted again under the same id, it is the same task; without
                 one it is given a new id.
 
@@ -181,8 +182,8 @@ class Client:
             InvalidInput: An argument is not what it should be.
             TaskConflict: The id is that of another task.
             Overloaded: The box keeps as many durable tasks as it may.
-            Unavailable: No answer came whether the durable task is kept: submit it again with the
-                same id.
+            Unavailable: The box did not confirm that it has stored the durable task: submit it
+                again with the same id.
             RuntimeError: The client is closed, or was made before this process was forked.
         """
         if deadline_s is not None:
@@ -310,7 +311,7 @@ class Client:
         return models
 
     def status(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """How the box is.
+        """The state of the box: targets, queues, outcome counts; docs/protocol.md has its fields.
 
         Raises:
             Forbidden: The tenant does not have the scope `metrics`.

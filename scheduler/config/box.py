@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -100,6 +101,16 @@ class PolicyConfig(Section):
         return dict(self.model_extra or {})
 
 
+def _by_name(value: object) -> object:
+    """`policy: edf` is `policy: {name: edf}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+PolicyOrName = Annotated[
+    PolicyConfig, BeforeValidator(_by_name, json_schema_input_type=str | PolicyConfig)
+]
+
+
 class LimitsConfig(Section):
     """What the daemon holds at most, so that a flood is refused and not absorbed."""
 
@@ -107,7 +118,7 @@ class LimitsConfig(Section):
     """Requests that wait or run at once."""
 
     queue_mb: Count = 256
-    """Tensors of waiting requests, in 10^6 bytes."""
+    """Tensors of the requests that wait or run, in 10^6 bytes."""
 
     body_mb: Count = 64
     """Tensors of one request, in 10^6 bytes."""
@@ -210,7 +221,7 @@ class Config(Section):
     energy: EnergyConfig = Field(default_factory=EnergyConfig)
     """What the energy costs that devices draw, where it is measured."""
 
-    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    policy: PolicyOrName = Field(default_factory=PolicyConfig)
     """The rule that decides which request runs when and where."""
 
     cache: CacheConfig | None = None

@@ -173,8 +173,9 @@ class SchedulerProcess:
     ) -> Result:
         """One inference for code inside the cluster: `scheduler.infer.remote(...)`.
 
-        The deadline counts from when the call is here. Options and errors are those of
-        `scheduler.Client.infer`; an error arrives as Ray's, with this one as its cause.
+        The deadline counts from when the call is here. Options are `variant`, `priority`, `weight`,
+        `accept_late` and `exact` of `scheduler.Client.infer`, and so are the errors; one arrives as
+        Ray's, with this one as its cause.
         """
         return self._direct.infer(model, inputs, deadline_ms, **options)
 

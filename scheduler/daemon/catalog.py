@@ -80,7 +80,8 @@ class Catalog:
         """The card of a model.
 
         Raises:
-            ModelNotFound: No such model or variant; names the nearest.
+            ModelNotFound: No such model or variant, which names the nearest; or one that can't be
+                served, and why.
             Unavailable: No worker has spoken yet.
             InvalidInput: A name is not a string.
         """
@@ -90,6 +91,10 @@ class Catalog:
         if card is None:
             if not self.problems:
                 raise Unavailable("the box is still reading its models; try again in a moment")
+            for problems in self.problems.values():
+                for name, reason in problems:
+                    if name == model:
+                        raise ModelNotFound.broken(model, reason)
             raise ModelNotFound.unknown(model, _meant(model, self.cards))
         if variant is not None and variant not in card.variants:
             variants = _variants(

@@ -41,7 +41,7 @@ class DirectDoor:
         accept_late: bool = False,
         exact: bool = False,
     ) -> Result:
-        """Waits for one inference; arguments and errors are those of `scheduler.Client.infer`."""
+        """Waits for one inference; what it takes and raises is as in `scheduler.Client.infer`."""
         future: Future[Result] = Future()
         call = infer_call(
             0,

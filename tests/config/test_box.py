@@ -77,6 +77,11 @@ def test_the_example_is_valid_and_names_every_key():
     assert config.devices[0].cores == (1, 2)
 
 
+def test_a_policy_without_options_is_named_alone(write):
+    policy = load_config(write("policy: edf")).policy
+    assert (policy.name, policy.options) == ("edf", {})
+
+
 def test_one_address_may_stand_for_a_list_of_one(write):
     config = load_config(write("listen: {native: 'tcp://127.0.0.1:0'}"))
     assert config.listen.native == (Address("tcp", host="127.0.0.1", port=0),)
@@ -146,6 +151,10 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ("cache: {url: nope}", "edge.yaml:1: cache.url: 'nope' should be memory://, redis://"),
         ("cache: {url: 'me:secret@host:6379'}", "cache.url: 'host:6379' should be memory://"),
         ("devices: [{id: 'cpu:0', zzz: 1}]", "known here: id, cores, runtimes, options"),
+        (
+            "policy: [edf]",
+            "edge.yaml:1: policy: should be a mapping with the keys name; got ['edf']",
+        ),
         ("devices: automatic", "edge.yaml:1: devices: should be auto, or a list such as"),
         ("devices: []", "edge.yaml:1: devices: names no device; write auto"),
         ("devices: [{cores: [1]}]", "edge.yaml:1: devices[0].id: missing"),

@@ -109,13 +109,16 @@ def test_a_tenant_hears_of_its_own_models_alone(tmp_path: Path) -> None:
                 for model in ("line-a", "secret"):
                     with pytest.raises(Unavailable):
                         await client.infer(model, X, deadline_ms=1000)
+                with pytest.raises(ModelNotFound, match="'secret2' can't be served: no weights"):
+                    await client.infer("secret2", X, deadline_ms=1000)
                 assert [each["name"] for each in await client.statistics()] == ["line-a", "secret"]
             async with box.client("line") as client:
                 told = await client.models()
                 assert [model["name"] for model in told["models"]] == ["line-a"]
                 assert told["problems"] == []
                 assert [each["name"] for each in await client.statistics()] == ["line-a"]
-                for model in ("line-", "secret", "secre"):  # near what there is, or far from it
+                # Near what there is, or far from it.
+                for model in ("line-", "secret", "secret2", "secre"):
                     words = await said(client.infer(model, X, deadline_ms=1000))
                     assert (
                         words == f"model {model!r} is not in the repository {{'model': {model!r}}}"

@@ -92,6 +92,13 @@ def test_the_file_holds_hashes_and_says_every_mistake(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             read_tenants(secret(tmp_path / "misplaced", misplaced))
         assert TOKEN not in str(caught.value)
+    one = f"{{name: a, tokens: ['{hash_of(TOKEN)}'], certificates: [cam-1]}}"
+    for key, shown in (("tokens", f"['{hash_of(TOKEN)}']"), ("certificates", "[cam-2, cam-1]")):
+        text = f"tenants: [{one}, {{name: b, {key}: {shown}}}]"
+        with pytest.raises(ConfigError, match=rf"tenants\[1\].{key}: one of them is another"):
+            load_access(None, secret(tmp_path / key, text))
+    with pytest.raises(ConfigError, match=r"tenants\[0\].tokens: one of them is another"):
+        load_access(secret(tmp_path / "own", TOKEN), secret(tmp_path / "one", f"tenants: [{one}]"))
     for twice in ("owner", "a"):
         text = f"tenants: [{{name: a}}, {{name: {twice}}}]"
         with pytest.raises(ConfigError, match="is taken"):
