@@ -44,8 +44,13 @@ class Readiness:
         Raises:
             AgentError: No device is left, or no scheduler.
         """
+        told: dict[str, str] = {}
         while True:
             failed = self._failures()
+            for device, reason in failed.items():
+                if told.get(device) != reason:
+                    told[device] = reason
+                    self._scheduler.give_up.remote(device, reason)
             if len(failed) == len(self._workers):
                 reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
                 raise AgentError(f"no device can be used: {reasons}")

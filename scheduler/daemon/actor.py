@@ -100,6 +100,8 @@ class SchedulerProcess:
             ConfigError: The tokens can't be read, or the policy can't be made.
         """
         set_up_logging(config.log)
+        if is_brought_back():
+            log.warning("the scheduler had ended and was started again; it counts from 0")
         if cores:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, cores)
@@ -137,6 +139,11 @@ class SchedulerProcess:
     def models(self) -> dict[str, Any]:
         """What the box can run; the answer to `models` at every door."""
         return self._wait(self._models())
+
+    def give_up(self, device_id: str, reason: str) -> None:
+        """A device can't be used, unless its worker comes after all; the status says why."""
+        said = self._driver.on_progress, device_id, 0, 0, f"not used: {reason}"
+        self._loop.call_soon_threadsafe(*said)
 
     def reload(self) -> None:
         """Takes over what the configuration file says by now and can be changed while running.

@@ -132,6 +132,8 @@ def test_a_killed_actor_comes_back_and_every_request_ends_once(
     print(f"{actor} was back after {back_s:.1f} s")
     load.finish()
     assert load.endings["result"] > 0
+    if actor == "SchedulerProcess":
+        assert says(lasting, "the scheduler had ended and was started again")
 
 
 def test_a_scheduler_that_is_back_has_no_doors_before_its_workers_have_spoken(
