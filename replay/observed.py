@@ -75,6 +75,14 @@ class _Watch:
     waiting: dict[int, Seen] = field(default_factory=dict)
     running: dict[int, Seen] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
+    way_free_ns: int = 0
+
+    def lands_ns(self, sent_ns: int, carry_ns: int) -> int:
+        """When a batch is there, of which the bytes take so long after those before it."""
+        if not self.waiting and not self.running:
+            self.way_free_ns = 0  # it is, however long that was thought to take
+        self.way_free_ns = max(sent_ns, self.way_free_ns) + carry_ns
+        return self.way_free_ns + self.spec.transfer_ns[0]
 
     def take(self, run_id: int, run: Seen) -> None:
         self.waiting[run_id] = run
@@ -142,7 +150,7 @@ class Observation:
                 size_bytes = sum(request.size_bytes for request in known)
                 rung = (step.model, step.variant, len(step.request_ids))
                 form = watch.spec.form_named(step.model, step.form)
-                lands_ns = at_ns + watch.spec.transfer(size_bytes, form)
+                lands_ns = watch.lands_ns(at_ns, watch.spec.carry_ns(size_bytes, form))
                 shapes = known[0].kind.shapes if known else ()
                 watch.take(step.run_id, Seen(rung, lands_ns, shapes))
             case BatchDone(run_id) if run_id in self._places:

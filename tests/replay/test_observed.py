@@ -82,6 +82,13 @@ def test_what_batches_took_is_found_again(spec):
     assert len(found["m", "v", 1]) + 2 * len(found["m", "v", 2]) == 200
 
 
+def test_what_batches_waited_for_others_on_the_way_is_no_time_of_the_device():
+    slow_way = replace(reached_over(NEAR, 8 * MS, 5500.0), slots=4, width=2)
+    found = seen(slow_way).net_ns(slow_way.id)
+    assert sum(map(len, found.values())) > 100
+    assert all(set(times) <= set(TRUE[rung]) for rung, times in found.items())
+
+
 def test_what_items_of_each_size_took_is_told_apart():
     sized = replace(NEAR, offers=(replace(offer(sizes=(1, 2)), item_shapes=((10,),)),))
     short, long = (RequestClass("m", shapes=((length,),)) for length in (10, 1_000))
