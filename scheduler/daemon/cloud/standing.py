@@ -79,7 +79,7 @@ class Standing:
         self._closed_until_ns = self._doubted_until_ns = 0
         self._till.begin()
         self.too_large.clear()
-        self._meter.moved()
+        self._way_moved()
         self._make_offers(time.monotonic_ns())
         self._listener.on_up(self._spec())
 
@@ -116,7 +116,7 @@ class Standing:
 
     def offer_anew(self) -> None:
         """Tells what is known by now of latencies and of the way."""
-        self._meter.moved()
+        self._way_moved()
         self._make_offers(time.monotonic_ns())
         self.tell()
 
@@ -137,7 +137,7 @@ class Standing:
         now_ns = time.monotonic_ns()
         if now_ns - self._told_ns < _TELL_NS or self._breaker.state is BreakerState.OPEN:
             return
-        news = [self._meter.moved(), self._till.moved()]
+        news = [self._way_moved(), self._till.moved()]
         moved = any(news) or any(each.model.shrinking.moved() for each in self.latencies.values())
         if not moved and now_ns - self._offered_ns >= _OFFER_NS:
             moved = any(each.moved() for each in self.latencies.values())
@@ -171,6 +171,17 @@ class Standing:
         """What was made smaller on the way there, for people and programs."""
         known = [each.model.shrinking for each in self.latencies.values()]
         return [told for each in known for told in each.describe()]
+
+    def _way_moved(self) -> bool:
+        """Whether the way is another one than when this was last true.
+
+        A server that doesn't say how long it took seems to have taken next to no time while its way
+        is thought to be longer than it is; that must not count as what is possible from then on.
+        """
+        moved = self._meter.moved()
+        if moved:
+            self._least = Least()
+        return moved
 
     def _allowed(self) -> int:
         return self.limit.value if self._breaker.state is BreakerState.CLOSED else 1
