@@ -44,13 +44,8 @@ class Readiness:
         Raises:
             AgentError: No device is left, or no scheduler.
         """
-        told: dict[str, str] = {}
         while True:
             failed = self._failures()
-            for device, reason in failed.items():
-                if told.get(device) != reason:
-                    told[device] = reason
-                    self._scheduler.give_up.remote(device, reason)
             if len(failed) == len(self._workers):
                 reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
                 raise AgentError(f"no device can be used: {reasons}")
@@ -73,6 +68,9 @@ class Readiness:
                 ray.get(self._asked[device])
                 self._failed.pop(device, None)
             except RayActorError as error:
-                self._failed[device] = cause_of(error)
+                reason = cause_of(error)
+                if self._failed.get(device) != reason:
+                    self._failed[device] = reason
+                    self._scheduler.give_up.remote(device, reason)
             self._asked[device] = self._workers[device].describe.remote()
         return dict(self._failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError
 from typing import Any, ClassVar
 
@@ -87,8 +87,17 @@ class ModelNotFound(InvalidInput):
         return cls(f"model {model!r:.100} is not in the repository{hint}", {"model": model[:100]})
 
     @classmethod
-    def broken(cls, model: str, reason: str) -> ModelNotFound:
-        """It is in the repository, but can't be served."""
+    def among(cls, problems: Iterable[tuple[str, str]], model: str, hint: str) -> ModelNotFound:
+        """The same, unless it is there and can't be served.
+
+        Args:
+            problems: Models that can't be served, and why.
+            model: As in `unknown`.
+            hint: As in `unknown`.
+        """
+        reason = next((why for name, why in problems if name == model), None)
+        if reason is None:
+            return cls.unknown(model, hint)
         return cls(f"model {model!r:.100} can't be served: {reason}", {"model": model[:100]})
 
 

@@ -240,16 +240,17 @@ def load_access(token_file: Path | None, tenants_file: Path | None) -> Access:
     if token_file is not None:
         tenants.append(OWNER.model_copy(update={"tokens": (_read_token_hash(token_file),)}))
     if tenants_file is not None:
-        listed = read_tenants(tenants_file)
-        own = {hashed for tenant in tenants for hashed in tenant.tokens}
-        if problems := _taken("tokens", [tenant.tokens for tenant in listed], own):
-            raise ConfigError(str(tenants_file), problems)
-        tenants.extend(listed)
+        own = [hashed for tenant in tenants for hashed in tenant.tokens]
+        tenants.extend(read_tenants(tenants_file, own))
     return Access(tenants)
 
 
-def read_tenants(path: Path) -> tuple[Tenant, ...]:
+def read_tenants(path: Path, own: Iterable[str] = ()) -> tuple[Tenant, ...]:
     """The tenants of a file.
+
+    Args:
+        path: The file.
+        own: Hashes of tokens that are the owner's.
 
     Raises:
         ConfigError: With every mistake in the file, and its line.
@@ -268,6 +269,7 @@ def read_tenants(path: Path) -> tuple[Tenant, ...]:
         for index, tenant in enumerate(tenants)
         if tenant.name in _UNLISTED or tenant.name in {t.name for t in tenants[:index]}
     ]
+    problems += _taken("tokens", [tenant.tokens for tenant in tenants], own)
     problems += _taken("certificates", [tenant.certificates for tenant in tenants], ())
     if problems:
         raise ConfigError(str(path), problems)

@@ -47,6 +47,9 @@ class Tolerance:
 LONGEST_S = 1e9
 """For no longer is an answer kept, in seconds: thirty years."""
 
+MOST_BLOCKS = 64
+"""Into no more blocks is a dimension of a frame divided."""
+
 
 @dataclass(frozen=True, slots=True)
 class NearRules:
@@ -67,7 +70,8 @@ class NearRules:
 
     def __post_init__(self) -> None:
         """Refuses what another box may have said."""
-        if not (self.distance > 0 and 0 < self.ttl_s <= LONGEST_S and 1 <= self.blocks <= 64):
+        in_range = 0 < self.ttl_s <= LONGEST_S and 1 <= self.blocks <= MOST_BLOCKS
+        if not (self.distance > 0 and in_range):
             raise ValueError(f"{self} is out of range")
 
 

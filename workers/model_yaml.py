@@ -16,7 +16,7 @@ from pydantic import (
 
 from scheduler.core.names import did_you_mean
 from scheduler.yaml_loader import MALFORMED, load
-from workers.model import LONGEST_S, Precision, Residency
+from workers.model import LONGEST_S, MOST_BLOCKS, Precision, Residency
 
 NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
 """What the name of a model or variant must match in full."""
@@ -67,7 +67,7 @@ class NearEntry(_Strict):
 
     distance: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     ttl_s: TimeToLive = 1.0
-    blocks: Annotated[int, Field(ge=1, le=64)] = 16
+    blocks: Annotated[int, Field(ge=1, le=MOST_BLOCKS)] = 16
 
 
 class CacheEntry(_Strict):

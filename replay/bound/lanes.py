@@ -6,6 +6,7 @@ on the grid: floor(s) + floor(S) <= floor(s + S).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -188,18 +189,16 @@ def _table(
     begin, until = np.searchsorted(edges, low), np.searchsorted(edges, high + 1)
     count = until - begin
     rows = max(0, len(edges) - 1)
-    beside = np.zeros(rows + 1, np.int64)
-    np.add.at(beside, begin, 1)
-    np.subtract.at(beside, until, 1)
-    if rows * int(np.max(np.cumsum(beside), initial=0)) > room:
+    changes = np.bincount(begin, minlength=rows + 1) - np.bincount(until, minlength=rows + 1)
+    filled = np.cumsum(changes)[:rows]
+    shape = rows, int(np.max(filled, initial=0))
+    if math.prod(shape) > room:
         raise TooWide
     entry = np.repeat(np.arange(len(low)), count)
     row = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count) + begin[entry]
     order = np.argsort(row, kind="stable")
     row, entry = row[order], entry[order]
-    filled = np.bincount(row, minlength=rows)
     column = np.arange(len(row)) - np.repeat(np.cumsum(filled) - filled, filled)
-    shape = rows, int(np.max(filled, initial=0))
     table = np.full(shape, -1)
     table[row, column] = who[entry]
     if np.all(chance == 1.0):

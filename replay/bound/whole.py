@@ -168,9 +168,7 @@ def whole_bound(
         _, fares = _search(worth, fares, devices, rounds // 2, _NEXT_AIM)
     chances = [(odds_of(option), _few(option.times_ns)) for option, _ in offers]
     # One device at a time: these tables are many times as large as the others.
-    devices_once = _devices(fleet, found, offers, chances, clock)
-    earned = sum(device.parallel * device.most(fares) for device in devices_once)
-    value = float(np.sum(worth - fares)) + earned
+    value = _value(worth, fares, _devices(fleet, found, offers, chances, clock))
     return WholeBound(min(value, float(np.sum(worth))), offered, clock.grid_ns)
 
 
@@ -248,10 +246,14 @@ def _devices(
             yield Device(place.parallel, lanes, times_ns, clock)
 
 
-def _value(worth: Floats, fares: Floats, most: Sequence[float], devices: Sequence[Device]) -> float:
+def _value(worth: Floats, fares: Floats, devices: Iterable[Device]) -> float:
     """The bound that fares give."""
-    earned = sum(device.parallel * value for device, value in zip(devices, most, strict=True))
-    return float(np.sum(worth - fares)) + earned
+    return _total(worth, fares, ((device, device.most(fares)) for device in devices))
+
+
+def _total(worth: Floats, fares: Floats, earned: Iterable[tuple[Device, float]]) -> float:
+    """The same where it is known how much each device could earn at most."""
+    return float(np.sum(worth - fares)) + sum(device.parallel * most for device, most in earned)
 
 
 def _first(worth: Floats, offers: _Offers, devices: Sequence[Device]) -> Floats:
@@ -262,7 +264,7 @@ def _first(worth: Floats, offers: _Offers, devices: Sequence[Device]) -> Floats:
     dearest = worth[worth > 0] / cost[worth > 0]
     prices = np.geomspace(_FEW * np.min(dearest), np.max(dearest), _PRICES)
     tried = [np.minimum(worth, price * cost) for price in prices]
-    values = [_value(worth, f, [device.most(f) for device in devices], devices) for f in tried]
+    values = [_value(worth, f, devices) for f in tried]
     best: Floats = tried[int(np.argmin(values))]
     return best
 
@@ -285,7 +287,7 @@ def _search(
     failures = 0
     for _ in range(rounds):
         plans = [device.served(fares) for device in devices]
-        value = _value(worth, fares, [most for most, _ in plans], devices)
+        value = _total(worth, fares, zip(devices, [most for most, _ in plans], strict=True))
         failures = 0 if value < least - aim / 10 else failures + 1
         if value < least:
             least, best = value, fares

@@ -268,8 +268,7 @@ class Fleet:
         table = self._table(seed) | {
             rung: (max(1, int(usual_ns * least)),) for rung, usual_ns, least in self._steady()
         }
-        for target_id, offer, known in self._sized():
-            least = min(factor for _, factor in known)
+        for target_id, offer, _, least in self._sized():
             for size in offer.latency_ns:
                 rung = target_id, offer.model, offer.variant, size
                 table[rung] = tuple(max(1, int(least * ns)) for ns in table[rung])
@@ -291,8 +290,8 @@ class Fleet:
 
         # What is smaller than all that is known is no faster: so the bounds have it.
         sized = {
-            (target_id, offer.model, offer.variant): (offer, known, min(f for _, f in known))
-            for target_id, offer, known in self._sized()
+            (target_id, offer.model, offer.variant): (offer, known, least)
+            for target_id, offer, known, least in self._sized()
         }
 
         def service_ns(run: Dispatch, kind: RequestClass) -> int:
@@ -306,13 +305,13 @@ class Fleet:
 
         return service_ns
 
-    def _sized(self) -> Iterator[tuple[str, Offer, Sequence[tuple[int, float]]]]:
-        """What takes inputs of any size, and how that changes what it takes, by target."""
+    def _sized(self) -> Iterator[tuple[str, Offer, Sequence[tuple[int, float]], float]]:
+        """What takes inputs of any size, how that changes what it takes, and the least factor."""
         for device in self.devices:
             for offer in device.spec.offers:
                 known = device.truth.sizes.get((offer.model, offer.variant))
                 if known:
-                    yield device.spec.id, offer, known
+                    yield device.spec.id, offer, known, min(factor for _, factor in known)
 
     def _steady(self) -> Iterator[tuple[_Rung, float, float]]:
         """Of devices with a tempo, how long batches usually take, and the least factor on that."""

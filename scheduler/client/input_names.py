@@ -39,10 +39,8 @@ def only_input(model: str, models: Mapping[str, Any]) -> str:
     """
     known = {described["name"]: described for described in models["models"]}
     if model not in known:
-        for problem in models.get("problems", ()):
-            if problem["model"] == model:
-                raise ModelNotFound.broken(model, problem["reason"])
-        raise ModelNotFound.unknown(model, hint(model, known))
+        problems = [(each["model"], each["reason"]) for each in models.get("problems", ())]
+        raise ModelNotFound.among(problems, model, hint(model, known))
     names = [spec["name"] for spec in known[model]["inputs"]]
     if len(names) != 1:
         raise InvalidInput(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -91,11 +92,8 @@ class Catalog:
         if card is None:
             if not self.problems:
                 raise Unavailable("the box is still reading its models; try again in a moment")
-            for problems in self.problems.values():
-                for name, reason in problems:
-                    if name == model:
-                        raise ModelNotFound.broken(model, reason)
-            raise ModelNotFound.unknown(model, _meant(model, self.cards))
+            problems = chain.from_iterable(self.problems.values())
+            raise ModelNotFound.among(problems, model, _meant(model, self.cards))
         if variant is not None and variant not in card.variants:
             variants = _variants(
                 card, [(t, o) for (t, m, _), o in self.offers.items() if m == model]

@@ -114,7 +114,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         """Sends a batch, whose items all have the same tensors but for the length of texts."""
         specs, bodies = alike([(submission.specs, submission.body) for submission in batch])
         padding = bytes(-len(bodies[0]) % ALIGNMENT)
-        size_bytes = len(bodies) * len(bodies[0]) + len(bodies) * len(padding)
+        size_bytes = len(bodies) * (len(bodies[0]) + len(padding))
         if size_bytes > LINK_LIMITS.body_bytes:
             most = f"{size_bytes} bytes are more than a batch may have ({LINK_LIMITS.body_bytes})"
             reason = f"{most}: lower max_batch, or limits.body_mb"

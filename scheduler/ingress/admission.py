@@ -103,8 +103,8 @@ class Admission:
         counted = None
         if tenant.name not in UNCOUNTED:
             priority = tenant.priority(header.get("priority"))
-            counted = None if count_out else self.count_in(tenant, len(body))
-            count_out = count_out or counted
+            if count_out is None:
+                counted = count_out = self.count_in(tenant, len(body))
         try:
             specs, body = _as_one_item(shape, header["in"], body)
         except InvalidInput:

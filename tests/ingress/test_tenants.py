@@ -97,6 +97,8 @@ def test_the_file_holds_hashes_and_says_every_mistake(tmp_path: Path) -> None:
         text = f"tenants: [{one}, {{name: b, {key}: {shown}}}]"
         with pytest.raises(ConfigError, match=rf"tenants\[1\].{key}: one of them is another"):
             load_access(None, secret(tmp_path / key, text))
+        with pytest.raises(ConfigError, match="one of them is another"):  # as `doctor` reads it
+            read_tenants(tmp_path / key)
     with pytest.raises(ConfigError, match=r"tenants\[0\].tokens: one of them is another"):
         load_access(secret(tmp_path / "own", TOKEN), secret(tmp_path / "one", f"tenants: [{one}]"))
     for twice in ("owner", "a"):

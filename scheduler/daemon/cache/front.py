@@ -177,7 +177,7 @@ class ResultCache:
         target = TARGET_RUNNING if elsewhere else TARGET
         for held in flight.callers:
             answer = self._hit(kept, held.submission, held.arrived_ns, target)
-            if answer.outcome is Outcome.LATE and not held.submission.accept_late:
+            if not _is_wanted(answer, held.submission):
                 self._go_on(Flight(flight.kind, flight.key, held, flight.blocks))
                 continue
             self._counts.hits.running += elsewhere
@@ -301,10 +301,8 @@ class ResultCache:
 
     def _give(self, kept: Kept | None, submission: Submission, now_ns: int, target: str) -> bool:
         """Answers with what is kept, if anything is; whether the caller wants it by now."""
-        if kept is None:
-            return False
-        answer = self._hit(kept, submission, now_ns, target)
-        if answer.outcome is Outcome.LATE and not submission.accept_late:
+        answer = None if kept is None else self._hit(kept, submission, now_ns, target)
+        if answer is None or not _is_wanted(answer, submission):
             return False
         submission.reply(answer)
         return True
@@ -352,3 +350,8 @@ class ResultCache:
             "redis": None if self._lookups is None else self._lookups.status(),
             "central": None if self._central is None else self._central.status(),
         }
+
+
+def _is_wanted(answer: Answer, submission: Submission) -> bool:
+    """Whether it is in time, or may be late."""
+    return answer.outcome is not Outcome.LATE or submission.accept_late

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -143,11 +144,8 @@ class SharedTier:
             self._listener.on_changed(None)
             return
         names = list(names)
-        keys = [key for name in names if (key := _key_of(name)) is not None]
-        if keys:
-            self._listener.on_changed(keys)
-        claimed = [name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM)]
-        self._listener.on_released([key for name in claimed if (key := _key_of(name)) is not None])
+        self._listener.on_changed(_keys_of(names, b""))
+        self._listener.on_released(_keys_of(names, _CLAIM))
 
 
 def _read(name: bytes, most_bytes: int) -> list[tuple[Any, ...]]:
@@ -163,13 +161,14 @@ def _found(replies: Replies) -> Found:
     return Found(value or None, ttl_ms if ends else None)
 
 
-def _key_of(name: bytes) -> bytes | None:
-    if not name.startswith(_PREFIX):
-        return None
-    try:
-        return bytes.fromhex(name.rpartition(b":")[2].decode())
-    except ValueError:
-        return None
+def _keys_of(names: Iterable[bytes], before: bytes) -> list[bytes]:
+    """The keys in those names that have our prefix, behind something else."""
+    found = []
+    for name in names:
+        if name.startswith(before + _PREFIX):
+            with suppress(ValueError):
+                found.append(bytes.fromhex(name.rpartition(b":")[2].decode()))
+    return found
 
 
 def _ignore(_: Replies | None) -> None:
