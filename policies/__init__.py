@@ -61,7 +61,7 @@ def make_policy(name: str, /, **options: Any) -> Policy:
             the new one wraps.
 
     Raises:
-        ValueError: No such policy, or not an option of it.
+        ValueError: There is no such policy, or it has no such option.
     """
     return build_policy(name, options, named_policy)
 

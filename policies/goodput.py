@@ -83,9 +83,9 @@ class Everywhere:
 
     Args:
         quantile: The latency quantile to rely on, from 0 to 1; if not given 0.95, or less
-            where that would refuse too much (`parts.odds`).
+            if that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent; four times that where nearly all is of one class.
+            longest batch that could be sent; four times that if nearly all is of one class.
     """
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
@@ -261,9 +261,9 @@ class Goodput(Everywhere):
 
     Args:
         quantile: The latency quantile to rely on, from 0 to 1; if not given 0.95, or less
-            where that would refuse too much (`parts.odds`).
+            if that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent; four times that where nearly all is of one class.
+            longest batch that could be sent; four times that if nearly all is of one class.
     """
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:

@@ -69,7 +69,7 @@ class Folder:
         url: The folder's URL: https://, s3://, gs://, ssh://, file:// or any other scheme that
             fsspec has or finds installed. Credentials are found where the scheme's package looks
             for them.
-        model: Whose files.
+        model: The model to fetch.
 
     Raises:
         InvalidInput: fsspec knows no such scheme, or the package for it isn't installed.
@@ -93,7 +93,7 @@ class Folder:
         return entries_from_sums(text.decode("utf-8", "replace"))
 
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
-        """The bytes of a file."""
+        """Yields the bytes of a file."""
         return self._read(entry.path)
 
     def _read(self, path: str) -> Iterator[bytes]:
@@ -150,8 +150,8 @@ class BoxSource:
     """Another box, asked over the native protocol.
 
     Args:
-        address: Its native door.
-        model: Whose files.
+        address: The address of its native door.
+        model: The model to fetch.
         token: The token to show there; its tenant needs the scope `peer`.
     """
 

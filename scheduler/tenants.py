@@ -58,7 +58,7 @@ class Tenant(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-    """Lower-case letters, digits, dots and dashes."""
+    """Lower-case letters, digits, dots, dashes and underscores."""
 
     tokens: tuple[Annotated[str, AfterValidator(_checked_hash), Unquoted()], ...] = ()
     """Hashes of its tokens, as `laxity token` prints them. List two during a rotation."""
@@ -299,7 +299,7 @@ def _read_token_hash(path: Path) -> str:
     """The hash of the box's single token; the file holds the token or its hash.
 
     Raises:
-        ConfigError: What it holds is neither.
+        ConfigError: It holds neither.
     """
     text = read_secret(path, "token_file").strip()
     if text.startswith(HASH_PREFIX):

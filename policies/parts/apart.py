@@ -33,7 +33,7 @@ class Apart:
     view: View
 
     def __init__(self, quantile: float, preferred: Callable[[TargetState], bool]) -> None:
-        """Has not looked yet."""
+        """Starts before its first look."""
         self.is_all = True
         self.view = View({}, {})
         self._outlook = Outlook(quantile)

@@ -34,7 +34,7 @@ class Away:
         affords: Affords = lambda _cost: True,
         covers: Affords = lambda _cost: True,
     ) -> None:
-        """Has not looked yet."""
+        """Starts before its first look."""
         self.near = Apart(quantile, is_near)
         self._inner = inner
         self._is_near = is_near

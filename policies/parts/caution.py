@@ -70,7 +70,7 @@ class Caution:
         cause.
 
         Args:
-            now_ns: The moment.
+            now_ns: The current time.
             dropped: The pace of each one's class, its weight and its priority.
         """
         if now_ns != self._broken_ns:

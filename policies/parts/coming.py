@@ -5,9 +5,9 @@ cheap they are. The expected loss behind a run of length s is
 
     sum over recent arrivals of  max(0, s - slack) * max(0, weight - worth per time * cost)
 
-per unit of the time in which they arrived. Whatever is finished instead has its worth per time of
-all targets. So nothing is lost with a request that is worth no more than that for its cost. Weights
-are multiplied by the odds of being in time (`parts.odds`).
+per unit of the time in which they arrived. The work that is finished instead earns its usual worth
+per unit of all targets' time, so a request that earns no more than that for its cost is no loss.
+Weights are multiplied by the odds of being in time (`parts.odds`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ loss behind a batch (`parts.coming`) counts only until the batch ends or another
 free, whichever is sooner: the last free device is worth more than one of three. The queued requests
 go first, so the longer the queues, the later another target becomes free:
 
-    the time until its batch ends  *  STRETCH  +  the time that all targets need for what waits  *
-    (BACKLOG + SHORT * the share of requests that is missed)
+    the time until its batch ends  *  STRETCH  +  the time that all targets need for the queues  *
+    (BACKLOG + SHORT * the share of requests that are missed)
 
 If the loss exceeds the worth of every batch that could go now, it is better to wait: for a fuller
 batch, for urgent requests, or for another target. If two of the largest batches or more are queued,

@@ -71,7 +71,7 @@ class Outlook:
     view: View
 
     def __init__(self, quantile: float, odds: Odds | None = None) -> None:
-        """Has not looked yet."""
+        """Starts before its first look."""
         if not 0 < quantile < 1:
             raise ValueError(f"quantile must be between 0 and 1, not {quantile}")
         self.quantile = quantile
@@ -140,7 +140,7 @@ class Outlook:
         return Bid(kind, target, target.spec.id, offers, curves, self.quantile, item_ns)
 
     def _quantile(self, kind: RequestClass, bids: list[Bid]) -> float:
-        """Which quantile to count on for a class."""
+        """The quantile to rely on for a class."""
         view = self.view
         if self.odds is None or self.some_dear or view.has_peers or view.is_part:
             return self.quantile
@@ -300,7 +300,7 @@ def too_late(queue: ClassQueue, earliest_ns: int) -> list[tuple[Request, str]]:
 
 
 def _with_transfer(ladder: Ladder, item_ns: int) -> Ladder:
-    """Latencies that include the way of the tensors; the rate stays that of the execution."""
+    """Adds the transfer time of the tensors to latencies; rates stay those of execution."""
     latency_ns = tuple(
         latency_ns + size * item_ns
         for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True)

@@ -63,7 +63,7 @@ class Call:
         id: The message's id.
         future: Receives the answer.
         header: The message; the budget of an `infer` is filled in when it is sent.
-        is_infer: True for an inference, False for a question about the box.
+        is_infer: Whether it is an `infer` message; all others are questions or durable tasks.
         due_ns: The deadline of a durable task, to which its budget counts down; None for all
             others.
         grace_ns: How much longer than the deadline the answer may take, once the call has been

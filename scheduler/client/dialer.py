@@ -54,7 +54,7 @@ class Dialer:
         """Does nothing until `dial`.
 
         Raises:
-            AddressError: The URL is not one of a daemon.
+            AddressError: The URL is not a valid address of a daemon.
         """
         self.url = url
         self.reason = "no answer yet"

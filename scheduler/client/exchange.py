@@ -64,7 +64,7 @@ class Exchange:
         """Connects on the first call or on `connect`.
 
         Raises:
-            AddressError: The URL is not one of a daemon.
+            AddressError: The URL is not a valid address of a daemon.
         """
         self.url = url
         self.loop = loop

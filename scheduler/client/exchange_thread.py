@@ -25,7 +25,7 @@ class ExchangeThread:
         thread: The thread.
 
     Raises:
-        AddressError: The URL is not one of a daemon.
+        AddressError: The URL is not a valid address of a daemon.
     """
 
     def __init__(self, owner: object, url: str, token: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What one scheduler holds at most."""
+"""The most that one scheduler holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scheduler.core.values import sealed
 
 @sealed(frozen=True, slots=True)
 class Limits:
-    """What one scheduler holds at most.
+    """The most that one scheduler holds.
 
     Attributes:
         requests: Accepted requests that have not ended, queued and running.

@@ -18,9 +18,9 @@ def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name most similar to a word; None if none is similar enough.
 
     Args:
-        word: What was written.
-        known: The names that there are.
-        cutoff: How alike they must be, of 1.
+        word: The word as written.
+        known: The known names.
+        cutoff: How similar they must be, from 0 to 1.
     """
     # get_close_matches would reject the others too, but only after comparing all of a 60 KB word.
     alike = [
@@ -42,10 +42,10 @@ def did_you_mean(
     """A "did you mean" question with the known name that was probably meant.
 
     Args:
-        word: What was written.
-        known: The names that there are.
+        word: The word as written.
+        known: The known names.
         otherwise: The text if none is similar; if not given, a list of the known names.
-        cutoff: How alike they must be, of 1.
+        cutoff: How similar they must be, from 0 to 1.
     """
     names = list(known)
     found = near(word, names, cutoff)

@@ -31,7 +31,7 @@ class Place:
     reason: str
 
     def __post_init__(self) -> None:
-        """Refuses what is no batch."""
+        """Refuses an invalid batch."""
         _check_batch(self)
 
 
@@ -98,7 +98,7 @@ class Hedge:
     reason: str
 
     def __post_init__(self) -> None:
-        """Refuses what is no batch."""
+        """Refuses an invalid batch."""
         _check_batch(self)
 
 

@@ -67,11 +67,11 @@ class Scheduler:
 
     Args:
         policy: The rule that decides.
-        limits: What may be held at most.
+        limits: The most that may be held.
 
     Attributes:
         policy: The current policy.
-        limits: What may be held at most.
+        limits: The most that may be held.
         ledger: The accepted requests that have not ended.
         queues: The queued ones among them, by class.
         counts: How many requests ended with each outcome.
@@ -110,7 +110,7 @@ class Scheduler:
             Woken: self._on_woken,
         }
 
-    # -- the one entrance
+    # -- the only entrance
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Handles an event and returns the commands to carry out.
@@ -450,7 +450,7 @@ class Scheduler:
         record.attempts += 1
         record.queue_ns = self.now_ns - record.arrived_ns
 
-    # -- looking in
+    # -- inspection
 
     def story(self, request_id: int) -> list[StoryEntry]:
         """The remembered events and commands that concern a request, oldest first."""

@@ -26,7 +26,7 @@ class Run:
         id: Unique within one scheduler.
         target_id: Where it is.
         offer: The variant that runs.
-        request_ids: The batch, in order.
+        request_ids: The ids of its requests, in order.
         waiting: The ids of those requests of the batch that a caller still waits for.
         dispatched_ns: When it was sent.
         expected_ns: Predicted execution time (median).
