@@ -102,7 +102,7 @@ def build_policy(
         raise ValueError(f"policy {name!r}: {told}") from error
     if not hasattr(policy, "decide"):
         told = f"{policy!r:.60}, which has no method 'decide'; is a `return` missing?"
-        raise ValueError(f"policy {name!r}: what makes it gave {told}")
+        raise ValueError(f"policy {name!r}: its factory returned {told}")
     return policy
 
 

@@ -133,7 +133,7 @@ class Everywhere:
             yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
         if view.queues and self._is_thrifty() and any(map(_is_dear, view.open_targets())):
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
-            yield Wake(wake_ns, "what waits is in time for nothing")
+            yield Wake(wake_ns, "free targets will finish what is queued in time")
 
     def _refusals(self, arrivals: list[Request]) -> Iterator[Drop]:
         if len(arrivals) > 1:
@@ -216,7 +216,7 @@ class Everywhere:
         best, worth = self._worth.most(found)
         has_others = self._outlook.some_dear or self._outlook.view.has_peers
         if worth <= 0.0 and not has_others and may_wait(best, worth, found):
-            return Wake(best.done_ns, "others that come would be late, and are worth more")
+            return Wake(best.done_ns, "it would make expected arrivals late that are worth more")
         wait = self._gathering.wait(best)
         if wait is not None:
             return wait
@@ -237,7 +237,7 @@ class Everywhere:
         if not view.queues or not any(map(_is_dear, view.open_targets())):
             return
         self._free.look(view)
-        reason, placed = "late where it costs nothing, in time here", False
+        reason, placed = "late on free targets, in time here", False
         for place in purchases(self._outlook, self._free.late(), _is_dear, reason):
             self._served(place)
             placed = True

@@ -112,7 +112,7 @@ def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
     flat, kinds = _flat(name, data)
     if datatype == _BYTES:
         if not kinds <= {str}:
-            raise InvalidInput(f"data of {name!r} should hold BYTES values (strings) alone")
+            raise InvalidInput(f"data of {name!r} should hold only BYTES values (strings)")
         return _of_elements(name, shape, [text.encode() for text in flat])
     if len(flat) != math.prod(shape):
         raise InvalidInput(
@@ -123,7 +123,7 @@ def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
         return np.empty(shape, wanted)
     # Types are checked first: in an array of texts each element takes the longest one's memory.
     if not kinds <= _KINDS[wanted.kind] or (array := _of_numbers(flat, wanted)) is None:
-        raise InvalidInput(f"data of {name!r} should hold {datatype} values alone")
+        raise InvalidInput(f"data of {name!r} should hold only {datatype} values")
     array = array.reshape(shape)
     if wanted.kind == "f" and np.isinf(array).any():  # JSON has no infinity
         raise InvalidInput(f"data of {name!r} has a value that is too large for {datatype}")

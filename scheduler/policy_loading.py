@@ -99,7 +99,7 @@ def find_offered(name: str) -> PolicyFactory:
     """
     if (found := _known(name)) is not None:
         return found
-    raise _unknown(name, "one from a file or module is named in the configuration alone")
+    raise _unknown(name, "one from a file or module can be named in the configuration only")
 
 
 def _known(name: str) -> PolicyFactory | None:

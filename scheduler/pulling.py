@@ -117,7 +117,7 @@ def _file_system(scheme: str, url: str) -> tuple[Any, str]:
     known = known_implementations.get(scheme)
     if scheme in _NO_FOLDERS or scheme not in available_protocols():
         raise InvalidInput(
-            f"{scheme}:// is nothing that a model can come from; a box is HOST:PORT or tls://…, a "
+            f"a model can't be pulled from {scheme}://; a box is HOST:PORT or tls://…, a "
             "folder https://, s3://, gs://, abfs://, ssh://, file:// or another scheme of fsspec"
         )
     options: dict[str, Any] = {}
@@ -133,7 +133,7 @@ def _file_system(scheme: str, url: str) -> tuple[Any, str]:
         return files, str(path)
     except ImportError as error:
         wanted = known["err"] if known and "err" in known else str(error)
-        raise InvalidInput(f"{scheme}:// takes a package that isn't installed: {wanted}") from None
+        raise InvalidInput(f"{scheme}:// needs a package that isn't installed: {wanted}") from None
     except Exception as error:  # as in `Folder`
         told = f"{type(error).__name__}: {error}".replace(url, _without_secrets(url))
         raise Unavailable(f"{_without_secrets(url)}: {told}") from None
@@ -245,13 +245,13 @@ def pull(
             left -= _fetch(source, entry, folder / model / entry.path, left, progress)
         problem = check(folder)
         if problem is not None:
-            raise InvalidInput(f"what came is no model {model!r}: {problem}")
+            raise InvalidInput(f"the files received are no valid model {model!r}: {problem}")
         os.rename(folder / model, place)
         _sync(root)
         return True
     except OSError as error:
         if place.exists():
-            raise InvalidInput(f"{place} came into being meanwhile; nothing is replaced") from error
+            raise InvalidInput(f"{place} was created meanwhile; nothing is replaced") from error
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -269,14 +269,14 @@ def _fetch(source: Source, entry: FileEntry, path: Path, most: int, progress: Pr
         for chunk in source.chunks(entry):
             size += len(chunk)
             if size > most:
-                raise InvalidInput(f"{entry.path} and what came before it are beyond the limit")
+                raise InvalidInput(f"{entry.path} and the files before it exceed the limit")
             digest.update(chunk)
             file.write(chunk)
             progress(entry.path, size)
         file.flush()
         os.fsync(file.fileno())
     if digest.hexdigest() != entry.sha256:
-        raise InvalidInput(f"{entry.path} is not what was promised: its SHA-256 is another one")
+        raise InvalidInput(f"{entry.path} does not have the promised SHA-256")
     return size
 
 

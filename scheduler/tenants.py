@@ -263,7 +263,7 @@ def read_tenants(path: Path, own: Iterable[str] = ()) -> tuple[Tenant, ...]:
         found = [_without_secrets(problem) for problem in problems_of(error, TenantsFile, node)]
         raise ConfigError(str(path), found) from None
     if not tenants:
-        raise ConfigError(str(path), [Problem("tenants", "names nobody, so nobody could come in")])
+        raise ConfigError(str(path), [Problem("tenants", "lists none, so nobody could connect")])
     problems = [
         Problem(f"tenants[{index}].name", f"{tenant.name!r} is taken")
         for index, tenant in enumerate(tenants)
@@ -343,6 +343,6 @@ def read_secret(path: Path, key: str) -> str:
         told = getattr(error, "strerror", None) or error
         raise ConfigError(str(path), [Problem(key, f"can't be read: {told}")]) from None
     if others:
-        message = f"others than its owner may use it; run: chmod 600 {path}"
+        message = f"others than its owner may access it; run: chmod 600 {path}"
         raise ConfigError(str(path), [Problem(key, message)])
     return text

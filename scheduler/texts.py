@@ -37,7 +37,7 @@ def as_text(name: str, array: Array) -> Array:
         try:
             return np.char.encode(array, "utf-8")
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"tensor {name!r} holds what is no text: {error}") from None
+            raise InvalidInput(f"tensor {name!r} holds invalid text: {error}") from None
     if array.dtype.kind in _OF_OBJECTS:
         return of_elements(name, array.ravel().tolist(), array.shape)
     if array.dtype.kind != "S":
@@ -56,7 +56,7 @@ def of_elements(name: str, elements: Sequence[Any], shape: Sequence[int]) -> Arr
     try:
         raws = [each.encode() if isinstance(each, str) else each for each in elements]
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"tensor {name!r} holds what is no text: {error}") from None
+        raise InvalidInput(f"tensor {name!r} holds invalid text: {error}") from None
     for raw in raws:
         if not isinstance(raw, bytes):
             raise InvalidInput(
@@ -69,8 +69,8 @@ def of_elements(name: str, elements: Sequence[Any], shape: Sequence[int]) -> Arr
     filled = longest * len(raws)
     if filled > max(_LITTLE_BYTES, _MOST_FILLED * sum(map(len, raws))):
         raise InvalidInput(
-            f"tensor {name!r} holds {len(raws)} texts of up to {longest} bytes: filled up to the "
-            f"longest they take {filled} bytes; send long ones apart"
+            f"tensor {name!r} holds {len(raws)} texts of up to {longest} bytes: padded to the "
+            f"longest they take {filled} bytes; send long ones separately"
         )
     return np.array(raws, f"S{longest}").reshape(shape)
 

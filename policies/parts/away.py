@@ -62,7 +62,7 @@ class Away:
             elif not self._can_wait(decision.request):
                 yield decision
         if view.queues and any(map(self._is_far, view.open_targets())):
-            yield Wake(near.latest_ns(outlook), "what waits is in time on nearer targets")
+            yield Wake(near.latest_ns(outlook), "nearer targets will finish what is queued in time")
 
     def _send(self, late: list[Request]) -> Iterator[Place]:
         """Batches of late requests for open far targets, the cheapest first."""

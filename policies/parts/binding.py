@@ -165,7 +165,7 @@ class Binding:
             if given.requests
         ]
         if waits_ns and view.open_targets():
-            yield Wake(min(waits_ns), "what waits was given to targets that are busy")
+            yield Wake(min(waits_ns), "what is queued is assigned to busy targets")
 
 
 def _largest(head: Request, alike: list[Request], ladder: Ladder, start_ns: int) -> list[Request]:

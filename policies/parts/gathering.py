@@ -95,7 +95,7 @@ class Gathering:
         )
         if until_ns <= now_ns or patience_ns < LEAST_NS or not _can_grow(candidate):
             return None
-        return Wake(until_ns, "others mostly follow at once")
+        return Wake(until_ns, "more requests mostly follow at once")
 
 
 def _can_grow(candidate: Candidate) -> bool:

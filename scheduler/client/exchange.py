@@ -195,7 +195,7 @@ class Exchange:
         elif call.due_ns is not None:
             call.header["budget_ns"] = max(1, call.due_ns - now_ns)
         if call.sends >= _MAX_SENDS:
-            self._end(call, Unavailable(f"{self.url} was lost {call.sends} times over this call"))
+            self._end(call, Unavailable(f"{self.url} was lost {call.sends} times during this call"))
             return
         try:
             frame = call.frame(connection.limits, self.url)

@@ -27,9 +27,9 @@ def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> La
     elif call.sends:
         where = f"no answer from {url}"
     elif is_full:
-        where = f"it waited here, because {url} has not taken yet what was sent before"
+        where = f"it waited here, because {url} has not yet taken what was sent before"
     elif budget_ms <= way_ns / 1e6:
-        where = f"the way to {url} and back takes {way_ns / 1e6:.2g} ms by itself"
+        where = f"the round trip to {url} takes {way_ns / 1e6:.2g} ms by itself"
     else:
         where = "it was not sent yet, because this process was busy"
     return DeadlineExpired(f"the deadline of {budget_ms:.12g} ms passed; {where}", detail)

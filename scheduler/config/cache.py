@@ -29,7 +29,7 @@ def _redis_url(url: str) -> str:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:  # the error's text may contain part of the password
-        told = "its host or port is none (a / in a password is written as %2F)"
+        told = "its host or port is invalid (a / in a password is written as %2F)"
         raise ValueError(f"should be {_FORMS}; {told}") from None
     named = parts.path if parts.scheme == "unix" else parts.hostname
     if parts.scheme not in ("redis", "rediss", "unix") or not named:

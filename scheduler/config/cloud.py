@@ -38,13 +38,13 @@ def _server_url(text: str) -> str:
         raise ValueError(f"{shown!r} has an impossible port; a URL {_EXAMPLE}") from None
     if parts.query or parts.fragment:
         raise ValueError(
-            f"a URL ends before ? and #, as {shown!r}; what a server asks for besides "
-            "goes into token_file or headers"
+            f"a URL ends before ? and #, as {shown!r}; what else a server "
+            "needs goes into token_file or headers"
         )
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise ValueError(f"{shown!r} {_EXAMPLE}")
     if parts.path.strip("/") and parts.scheme.startswith("grpc"):
-        raise ValueError(f"{shown!r} has a path, which gRPC knows nothing of; a URL {_EXAMPLE}")
+        raise ValueError(f"{shown!r} has a path, which gRPC does not support; a URL {_EXAMPLE}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/")
     return f"{parts.scheme}://{host}:{port or _SCHEMES[parts.scheme]}{path}"
@@ -161,9 +161,7 @@ class CloudConfig(Section):
         url = info.data.get("url", "")
         if path is not None and url.startswith(("grpc:", "http:")) and not _is_loopback(url):
             secure = url.replace("://", "s://", 1)
-            raise ValueError(
-                f"the token would go to {url} for everybody on the way to read; use {secure}"
-            )
+            raise ValueError(f"the token would go to {url} unencrypted; use {secure}")
         return path
 
     @field_validator("headers")

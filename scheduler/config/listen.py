@@ -46,7 +46,7 @@ class ListenConfig(Section):
         written = [(f"{kind} {as_door(each)}", each) for kind in doors for each in doors[kind]]
         for (one, first), (other, second) in combinations(written, 2):
             if _is_taken(first, second):
-                raise ValueError(f"{one} leaves no room for {other}; each has its own port or path")
+                raise ValueError(f"{one} collides with {other}; each has its own port or path")
         return self
 
 

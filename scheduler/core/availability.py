@@ -51,7 +51,7 @@ def why_unavailable(kind: RequestClass, targets: Targets) -> str:
     if not able:
         tensors = kind.model, kind.shapes
         if small := [t.spec.id for t in targets.values() if tensors in t.spec.too_large]:
-            return f"inputs that large or dear for {wanted} are refused by {', '.join(small)}"
+            return f"inputs this large or expensive for {wanted} are refused by {', '.join(small)}"
         return f"no target has {wanted} ready"
     names = ", ".join(t.spec.id for t in able)
     how = "takes no batch in time" if any(t.up for t in able) else "is down"

@@ -232,7 +232,7 @@ class Scheduler:
         self._fleet_changed()
         if not event.offers:
             target.awaited = ()
-            self._end_unservable(self.ledger.queued(), f"{event.target_id} has told all it has")
+            self._end_unservable(self.ledger.queued(), f"{event.target_id} has reported all it has")
 
     def _on_target_changed(self, event: TargetChanged) -> None:
         target = self.targets[event.target.id]
@@ -245,7 +245,7 @@ class Scheduler:
         if new := set(target.spec.too_large).difference(before):
             waiting = [(record.request.kind, record) for record in self.ledger.queued()]
             alike = [record for kind, record in waiting if (kind.model, kind.shapes) in new]
-            self._end_unservable(alike, "as one before")
+            self._end_unservable(alike, "like an earlier request")
 
     def _fleet_changed(self) -> None:
         view = self._view

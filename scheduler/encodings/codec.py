@@ -159,7 +159,7 @@ def restoration(
 
 def _half(name: str, encoding: Encoding, value: Array | Sequence[bytes], dtype: str) -> Restoration:
     if not isinstance(value, np.ndarray) or value.dtype != np.float16:
-        raise InvalidInput(f"input {name!r} is encoded as {FLOAT16} and does not come as that")
+        raise InvalidInput(f"input {name!r} is encoded as {FLOAT16} but does not have that dtype")
     if dtype not in ("float32", "float64"):
         raise InvalidInput(f"input {name!r} is {dtype}: {FLOAT16} is for float32 and float64")
     return Restoration(name, encoding, dtype, value.shape, value)
