@@ -1,7 +1,8 @@
-"""How a box is, for Prometheus: its status and statistics in the text exposition format.
+"""The status and statistics of a box for Prometheus, in its text exposition format.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/. Names follow Prometheus' own rules:
-base units (seconds, bytes), `_total` where it only grows. What a box does not have is left out.
+base units (seconds, bytes), and `_total` for counters. Metrics that a box does not have are left
+out.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ _TELEMETRY = {
     "clock_hz": ("clock_hertz", "Its clock; of several cores, the mean"),
     "power_w": ("power_watts", "What it draws; the box's, where only that is metered"),
 }
-"""By the name in a device's telemetry, that of the metric and what it is."""
+"""Name and help text of each metric, by its key in a device's telemetry."""
 
 Labels = Mapping[str, str]
 
 
 def metrics(status: Mapping[str, Any], statistics: Iterable[Mapping[str, Any]]) -> bytes:
-    """All that is told of a box.
+    """All metrics of a box.
 
     Args:
-        status: As the box answers `status`.
-        statistics: As it answers `statistics`.
+        status: The box's answer to `status`.
+        statistics: Its answer to `statistics`.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Box(status, list(statistics)))
