@@ -33,7 +33,7 @@ FETCHED_BYTES = 256_000_000
 `Shares` too."""
 
 LOOK_AGAIN_S = 0.01
-"""The longest until a task that the feeder does not have, so cannot report, is looked up again."""
+"""How soon to look up a task again whose end the feeder will not report."""
 
 HOUSEKEEPING_S = 60.0
 """How often expired results are removed and the clocks compared."""

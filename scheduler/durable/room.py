@@ -2,9 +2,9 @@
 
 A batch that has started can't be stopped, so requests that arrive meanwhile wait for its end. A
 batch of durable work may therefore take a quarter of the shortest recent request budget. A task
-that takes longer even on its own still runs, but in so small a share of the target's time that only
-the same share of requests can meet it. That share is reckoned from the predicted time until the
-task has ended, and from the actual time afterwards.
+that takes longer even on its own still runs, but in so small a share of the target's time that it
+delays only that share of the requests. The share counts the predicted time until the task has
+ended, and the actual time afterwards.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Room:
 
         Args:
             seq: The task's number.
-            took_ns: Its time on the target: 0 if it never started, None if nobody measured it. The
+            took_ns: Its time on the target; 0 if it never started. None if nobody measured it: the
                 time since the target was given the task then counts.
             now_ns: The current time.
         """

@@ -1,4 +1,4 @@
-"""Handles the messages of a connection some at a time, so that others get their turn between."""
+"""Handles the messages of a connection in portions, so that others get their turn in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Frames = list[tuple[Header, Body | None]]
 
 
 class Share:
-    """How much one client may have handled per turn of the event loop, over all its connections.
+    """The work that one tenant, or one connection, may have done per turn of the event loop.
 
     Attributes:
         left: What is left in this turn, in light messages; a negative value counts against the

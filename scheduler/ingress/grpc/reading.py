@@ -67,11 +67,12 @@ class Places:
 
 
 class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Makes every method read within bounds, and counts what it has read until it has answered.
+    """Makes every method read within bounds, and counts calls and the bytes of their messages.
 
     Args:
         callers: Identifies callers, before anything is read.
-        held: Counts the bytes of messages in memory.
+        held: Counts the bytes of messages until they are answered; if one message has many answers,
+            only until it is parsed.
         calls: Counts single-message calls, from before the message is read until they end.
         streams: Counts streaming calls, each of which may read a message at any time.
         places: Limits the reading of single messages.

@@ -90,7 +90,7 @@ class HttpDoor:
     # -- connections
 
     def enter(self, connection: Connection) -> bool:
-        """Registers a connection; at the limit, in place of the longest idle, or returns False."""
+        """Registers a connection, at the limit in place of the longest idle; False if none is."""
         if len(self._connections) >= self.limits.connections:
             if not self._idle:
                 return False

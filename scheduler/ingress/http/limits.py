@@ -21,7 +21,7 @@ class HttpLimits:
         pipelined: Requests of one connection in flight at once.
         items: The batch dimension of one request.
         request_s: How long a request may take to arrive, plus the time of its body at the least
-            rate; also how long a client may read an answer at less than that rate.
+            rate; also how long a client may read an answer below that rate.
         idle_s: How long a connection may be idle.
     """
 
