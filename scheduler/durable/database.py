@@ -250,8 +250,8 @@ class Database:
 
         Args:
             step_ms: How far the clock was set.
-            set_ms: The time of the change by the old clock. Later times on disk are by the new
-                clock already.
+            set_ms: When the change was noticed, by the old clock. Later times on disk are by the
+                new clock already.
         """
         times = {"step": step_ms, "set": set_ms}
         self._sql.execute(
