@@ -289,8 +289,8 @@ class Database:
         seq, known = row
         if digest is not None and known != digest:
             raise TaskConflict(
-                f"the id {id_!r} is that of a task with another model, inputs or priority; "
-                "another task takes another id"
+                f"the id {id_!r} belongs to a task with another model, inputs or priority; "
+                "use another id"
             )
         return int(seq)
 
@@ -369,6 +369,6 @@ def _outcome_of(op: Op, database: Database) -> Any:
 
 def _as_answer(error: Exception) -> LaxityError:
     if isinstance(error, sqlite3.Error) and "full" in str(error):
-        return Overloaded(f"there is no room for it: {error}", {"limit": "disk"})
+        return Overloaded(f"there is no room to store it: {error}", {"limit": "disk"})
     said = error if isinstance(error, sqlite3.Error) else repr(error)
     return Unavailable(f"the store of durable tasks does not work: {said}", {"durable": False})

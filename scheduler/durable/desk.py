@@ -101,7 +101,7 @@ class TaskDesk:
             self._take_over(kept)
         else:
             if self._store.problem is None:
-                self._store.problem = f"{self._folder}: what waits there does not run: {found}"
+                self._store.problem = f"{self._folder}: waiting tasks can't be read: {found}"
                 log.error("durable tasks can't be read", error=str(found))
             self._take_over([])
 
@@ -203,7 +203,7 @@ class TaskDesk:
             elif kept.outcome is not None or left_s <= 0:
                 then(self._found(kept))
             elif not self._wait(tenant, kept.seq, left_s, again):
-                text = "as many callers wait for tasks already as may"
+                text = "too many callers wait for the end of a task already"
                 then(Overloaded(text, {"limit": "waits"}))
 
         def again() -> None:
@@ -214,7 +214,7 @@ class TaskDesk:
     def _fetch_result(self, tenant: str, kept: KeptTask, then: Then) -> None:
         size = max(1, kept.bytes)
         if not self._fetching.take(tenant, size, FETCHED_BYTES):
-            text = "results on their way out fill the memory there is for them"
+            text = "results that are being fetched fill the memory for them"
             then(Overloaded(text, {"limit": "bytes"}))
             return
 
@@ -345,7 +345,7 @@ class TaskDesk:
         self._feeder.look()  # the box may have slept, and its timers with it
         set_ms = self._clock.wall_ms()
         if step_ms := self._clock.step_ms():
-            log.warning("the wall clock was set; deadlines move along", step_ms=step_ms)
+            log.warning("the wall clock was set; deadlines are shifted with it", step_ms=step_ms)
             moved = partial(self._moved, step_ms)
             self._store.write(lambda db: db.move_clock(step_ms, set_ms), moved)
             return  # expiry can be judged once all times on disk are by the same clock
@@ -356,7 +356,7 @@ class TaskDesk:
 
     def _moved(self, step_ms: int, found: LaxityError | None) -> None:
         if found is not None:
-            log.error("times on disk can't be moved, which is tried again", error=str(found))
+            log.error("times on disk could not be shifted; will try again", error=str(found))
             self._clock.take_back(step_ms)
 
     def _purge(self, before_ms: int) -> None:

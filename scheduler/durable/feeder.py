@@ -242,7 +242,7 @@ class Feeder:
         except InvalidInput as error:
             return str(error)
         in_order = [name for name, _, _ in specs] == [spec.name for spec in card.signature.inputs]
-        return "its inputs come in another way" if has_batch or not in_order else None
+        return "its inputs differ in batch or order" if has_batch or not in_order else None
 
     def _submit(self, tasks: list[Waiting], latest_ns: int) -> None:
         ahead_ns = self._driver.clock_ns() - self._clock.boot_ns()
@@ -377,7 +377,7 @@ class Feeder:
         if task.where is Where.GONE:
             return
         if isinstance(found, LaxityError):
-            log.error("the end of a task is not on disk; it runs again", error=str(found))
+            log.error("a task's outcome could not be stored; it runs again", error=str(found))
             self._paused_until_ns = self._driver.clock_ns() + DISK_DELAY_NS
             self._put_off(task, DISK_DELAY_NS)
             return

@@ -90,7 +90,7 @@ class Inputs:
                 continue
             self.held_bytes -= task.bytes
             if task.where is Where.LANE:
-                why = "they are gone" if isinstance(found, dict) else str(found)
+                why = "they are missing or damaged" if isinstance(found, dict) else str(found)
                 log.error("the inputs of a task can't be read", task=task.seq, error=why)
                 self._unreadable(task)
         self._tell()

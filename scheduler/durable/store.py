@@ -85,7 +85,7 @@ class _Worker:
         try:
             database = self._opened()
         except (sqlite3.Error, OSError) as error:
-            self._refuse(f"durable tasks can't be had: {error}")
+            self._refuse(f"durable tasks are not available: {error}")
             return
         work = self._work(database)
         while batch := self._take():
@@ -156,7 +156,7 @@ class Store:
             tenant: Who asks. Tenants take turns of at most `LOOKS_AT_ONCE` look-ups; "" is the box.
         """
         if tenant and self._reader.waiting(tenant) >= MOST_LOOKS:
-            text = f"{tenant!r} waits for {MOST_LOOKS} looks at tasks already"
+            text = f"{tenant!r} has {MOST_LOOKS} look-ups of tasks waiting already"
             then(Overloaded(text, {"tenant": tenant, "limit": "looks"}))
             return
         self._reader.put(op, then, tenant)
@@ -219,7 +219,7 @@ def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:
             part = path.with_name(path.name + ending)
             if part.exists():
                 part.rename(aside.with_name(aside.name + ending))
-        text = f"{path} is damaged ({damage}); it was moved to {aside}, and a new one begun"
+        text = f"{path} is damaged ({damage}); it was moved to {aside}, and a new one started"
         return Database(path, bounds), text
 
 

@@ -37,7 +37,7 @@ class Held:
         share = max(1, int(self._limit * min(tenant.queue_share, self._most_of_one)))
         if self.count + count > self._limit or self._by[tenant.name] + count > share:
             raise Overloaded(
-                f"requests hold {min(self._limit, share)} {self._unit} already, or would",
+                f"requests hold {min(self._limit, share)} {self._unit} already, or would with this",
                 {"limit": self._unit},
             )
         self.count += count

@@ -66,7 +66,7 @@ class ModelShelf:
         path, offset = header.get("path"), header.get("offset")
         entry = self._entries.get(model, {}).get(path) if isinstance(path, str) else None
         if entry is None or type(offset) is not int or offset < 0:
-            raise InvalidInput("model_file names a path that model_files has told, and an offset")
+            raise InvalidInput("model_file needs a path from model_files and an offset from 0")
         with (self._root / model / entry.path).open("rb") as file:
             file.seek(offset)
             return file.read(CHUNK_BYTES)

@@ -144,7 +144,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         return allocate(header, size)
 
     def _stands_still(self) -> None:
-        self.refuse(Unavailable(f"nothing more of a message came for {STALL_S:g} s"))
+        self.refuse(Unavailable(f"no more of a message arrived for {STALL_S:g} s"))
 
     def _take_or_refuse(self, frames: Frames) -> None:
         try:

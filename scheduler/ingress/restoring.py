@@ -94,7 +94,7 @@ class Restorer:
         def ended(future: asyncio.Future[tuple[list[list[Any]], Body]]) -> None:
             self.held_bytes -= size
             if (error := future.exception()) is not None:
-                why = f"the inputs can't be had back: {error!r}"
+                why = f"the inputs can't be decoded: {error!r}"
                 on_end(error if isinstance(error, LaxityError) else ExecutionFailed(why))
                 return
             specs, whole = future.result()

@@ -86,7 +86,7 @@ class TaskDoor:
         given = header.get("task")
         id_ = uuid.uuid4().hex if given is None else checked_id(given)
         if body is None:
-            raise Overloaded("tensors on their way in fill the memory there is for them")
+            raise Overloaded("tensors that are being received fill the memory for them")
         model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
         asked = Asked(model, variant, header.get("priority"), specs, body)
 
@@ -126,7 +126,7 @@ class TaskDoor:
         shape, specs, body = self._admission.item(header, asked.body, tenant)
         size = len(body)
         if self._writing_bytes + size > self._admission.most_bytes:
-            raise Overloaded("tasks come faster than the disk takes them", {"limit": "disk"})
+            raise Overloaded("tasks arrive faster than the disk writes them", {"limit": "disk"})
         release = self._admission.count_in(tenant, size)
         self._writing_bytes += size
         kind = shape.kind

@@ -94,7 +94,7 @@ async def keep_there(path: str, listen: Callable[[], Awaitable[None]]) -> None:
                 log.error("a door's socket file is gone", path=path, error=str(error))
             told = str(error)
         else:
-            log.warning("a door's socket file was gone and is there again", path=path)
+            log.warning("a door's socket file was gone and has been restored", path=path)
             told = ""
 
 

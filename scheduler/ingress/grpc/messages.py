@@ -111,7 +111,7 @@ def parsed(message: Any, read_region: ReadRegion) -> InferRequest:
     """
     outputs = [wanted_output(o.name, values_of(o.parameters), True) for o in message.outputs]
     if len(outputs) > MAX_TENSORS or not 0 < len(message.inputs) <= MAX_TENSORS:
-        raise InvalidInput(f"a request has 1 to {MAX_TENSORS} inputs and as many outputs at most")
+        raise InvalidInput(f"a request has 1 to {MAX_TENSORS} inputs and at most as many outputs")
     inputs, encoded = _inputs(message, read_region)
     return InferRequest(
         message.model_name,
@@ -191,17 +191,17 @@ def _inputs(
         content: memoryview | bytes
         if region is not None:
             if tensor.HasField("contents"):
-                raise InvalidInput(f"input {name!r} has its data both here and elsewhere")
+                raise InvalidInput(f"input {name!r} has both contents and shared memory")
             content = read_region(region)
         elif raw:
             if tensor.HasField("contents"):
-                raise InvalidInput(f"contents of {name!r} can't stand beside raw_input_contents")
+                raise InvalidInput(f"input {name!r} has contents beside raw_input_contents")
             if used == len(raw):
                 raise InvalidInput(f"raw_input_contents has nothing for input {name!r}")
             content = raw[used]
             used += 1
         elif PARAMETER in parameters:
-            raise InvalidInput(f"input {name!r} is encoded, and goes as raw_input_contents alone")
+            raise InvalidInput(f"input {name!r} is encoded: send it in raw_input_contents")
         else:
             arrays[name] = _typed(name, datatype, shape, tensor.contents)
             continue
@@ -217,7 +217,7 @@ def _inputs(
 def _typed(name: str, datatype: str, shape: list[int], contents: Any) -> Array:
     field = _CONTENTS.get(datatype)
     if field is None:
-        raise InvalidInput(f"input {name!r} is {datatype}: it goes as raw_input_contents alone")
+        raise InvalidInput(f"input {name!r} is {datatype}: send it in raw_input_contents")
     values = getattr(contents, field)
     if datatype == "BYTES":
         if len(values) > MOST_ELEMENTS:

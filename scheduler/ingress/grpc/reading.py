@@ -55,7 +55,7 @@ class Places:
                 timer.cancel()
 
     def _end(self, context: Any) -> None:
-        error = TooSlow("the message did not come in in time")
+        error = TooSlow("the message did not arrive in time")
         task = self._loop.create_task(abort(context, error, self.compat))
         self._endings.add(task)
         task.add_done_callback(self._ended)
@@ -197,4 +197,4 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         try:
             return handler.request_deserializer(raw)
         except DecodeError:
-            raise InvalidInput("the message is not of the kind that this method takes") from None
+            raise InvalidInput("the message is not of the type that this method takes") from None

@@ -70,7 +70,7 @@ def _inflated(body: memoryview, name: str, limit: int) -> memoryview:
         for piece in _pieces(inflater, body):
             size += len(piece)
             if size > limit:
-                raise TooLarge(f"the body becomes more than {limit} bytes when it is decompressed")
+                raise TooLarge(f"the decompressed body has more than {limit} bytes")
             pieces.append(piece)
     except zlib.error as error:
         raise InvalidInput(f"the body is not {name}: {error}") from None

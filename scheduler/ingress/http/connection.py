@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
             if rest := data[upgrade.args[0] :]:
                 self._feed(rest)
         except httptools.HttpParserCallbackError as error:
-            incoming.refusal = InvalidInput("the request can't be followed")
+            incoming.refusal = InvalidInput("the request can't be parsed")
             self._door.log_failure(error.__context__ or error)
         except httptools.HttpParserError as error:
             if incoming.refusal is None:
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _too_slow(self) -> None:
         self._timer = None
-        self._refuse_rest(TooSlow("the request did not come in in time"))
+        self._refuse_rest(TooSlow("the request did not arrive in time"))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -150,7 +150,7 @@ class HttpDoor:
             raise Unauthorized("the connection is gone")
         if not self.access.required:
             if "origin" in headers:
-                raise Forbidden("web pages may come in only where a token is asked for")
+                raise Forbidden("web pages may send requests only to a door that needs a token")
             return OWNER if caller.is_owner else tenant_of(self.access, None, caller.certificates)
         said = headers.get("authorization", "")
         known = caller.known

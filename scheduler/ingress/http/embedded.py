@@ -84,7 +84,7 @@ class EmbeddedDoor:
         try:
             return await asyncio.wait_for(self._read(tenant, body), patience_s)
         except asyncio.TimeoutError:
-            raise TooSlow("the request did not come in in time") from None
+            raise TooSlow("the request did not arrive in time") from None
 
     async def _read(self, tenant: Tenant, body: AsyncIterator[bytes]) -> memoryview:
         """Reads a body; its bytes are counted as held."""

@@ -219,7 +219,7 @@ def _raw(
     """The bytes of an input, None if its data is JSON, and the rest of the body."""
     region = region_of(parameters)
     if (region is not None or "binary_data_size" in parameters) and "data" in tensor:
-        raise InvalidInput(f"input {tensor['name']!r} has its data both here and elsewhere")
+        raise InvalidInput(f"input {tensor['name']!r} has data in the JSON and also elsewhere")
     if region is not None:
         return read_region(region), tail
     if "binary_data_size" in parameters:
@@ -255,7 +255,9 @@ def _raw_request(info: ModelInfo, version: str, body: memoryview) -> InferReques
         body = memoryview(bytes_of([bytes(body)]))
     free = [index for index, size in enumerate(sizes) if size is None]
     if len(free) > 1:
-        raise InvalidInput(f"a raw request can't tell the {len(free)} free dimensions of the input")
+        raise InvalidInput(
+            f"a raw request fits at most one free dimension; the input has {len(free)}"
+        )
     if free:
         sizes[free[0]] = 1
         sizes[free[0]] = len(body) // max(1, math.prod(sizes) * DTYPES[dtype])

@@ -141,7 +141,7 @@ def region_of(parameters: Parameters) -> Region | None:
     name = parameters.get("shared_memory_region")
     if name is None:
         if "shared_memory_byte_size" in parameters or "shared_memory_offset" in parameters:
-            raise InvalidInput("shared_memory_region is missing beside its size or offset")
+            raise InvalidInput("a shared memory size or offset needs shared_memory_region")
         return None
     if not isinstance(name, str) or "shared_memory_byte_size" not in parameters:
         raise InvalidInput("shared_memory_region is a name, and needs shared_memory_byte_size")

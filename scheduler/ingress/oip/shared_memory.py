@@ -77,7 +77,7 @@ class SharedMemory:
         ):
             raise InvalidInput("key is a string, offset and byte_size are integers")
         if offset < 0 or byte_size < 1:
-            raise InvalidInput("offset is from 0 and byte_size from 1")
+            raise InvalidInput("offset is at least 0 and byte_size at least 1")
         region = Registered(name, key, offset, byte_size)
         descriptor = _open(region)
         os.close(descriptor)
