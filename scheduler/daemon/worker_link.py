@@ -33,8 +33,8 @@ log = structlog.get_logger()
 
 _RETRY_S = 0.02
 _LOOK_S, _SILENT_LOOKS = 5.0, 4
-"""How often to check that the worker has sent something, as it does at least every 5 s, and how many
-silent checks in a row mean that it hangs. A scheduler that was itself stopped sees one."""
+"""How often to check that the worker has sent something, which it does at least every 5 s, and how
+many silent checks in a row mean that it hangs. A scheduler that was itself stopped sees one."""
 
 _UCRED = struct.Struct("iII")
 """Process, user and group of a unix socket's peer; see unix(7)."""
