@@ -1,4 +1,4 @@
-"""What `laxity doctor` says of the policies that other distributions offer."""
+"""Checks the configured policy, and the policies that other distributions offer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.policy_loading import GROUP, check_policy
 
 
 def check_policies(around: Surroundings) -> Iterator[Finding]:
-    """A policy that can't be made, and names that mean another one than who offers them thinks."""
+    """Finds a policy that can't be loaded, and ambiguous or shadowed policy names."""
     policy = around.config.policy
     try:
         check_policy(policy, None)
@@ -23,7 +23,7 @@ def check_policies(around: Surroundings) -> Iterator[Finding]:
     else:
         yield Finding("policies", "good", f"{policy.name} can be made")
     offers: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
-    first: dict[str, Distribution] = {}  # of one name only the first is looked into
+    first: dict[str, Distribution] = {}  # only the first distribution of a name counts
     for distribution in around.installed:
         first.setdefault(str(distribution.name), distribution)
     for name, distribution in first.items():
