@@ -1,4 +1,4 @@
-"""`laxity config`: is a configuration right, and what could be in it."""
+"""`laxity config`: checks a configuration, or prints its schema."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _listed(config: Config) -> tuple[DeviceConfig, ...]:
 
 
 def _described(device: DeviceConfig) -> str:
-    """Its name, and which of its cores this machine lacks: it may be the file of another one."""
+    """A device's id, and its cores that this machine lacks: the file may be for another machine."""
     missing = sorted(set(device.cores) - os.sched_getaffinity(0))
     cores = ", ".join(map(str, missing))
     return f"{device.id} (core {cores} is not to be had here)" if missing else device.id
@@ -103,7 +103,7 @@ def _in_the_way(folder: Path) -> str:
 
 
 def _unread(path: Path) -> str:
-    """What keeps a file from being looked into, which may be of another machine or user."""
+    """Why a file can't be read here; it may be meant for another machine or user."""
     if os.access(path, os.R_OK):
         return ""
     return " (can't be read by this user)" if os.path.lexists(path) else " (no such file yet)"

@@ -1,4 +1,4 @@
-"""`laxity demo`: a box of its own, overloaded before your eyes."""
+"""`laxity demo`: starts a box and overloads it before your eyes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`laxity doctor`: what may be wrong around a box, and what would be right."""
+"""`laxity doctor`: finds problems in a box's environment, and says how to fix them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`laxity replay link`: a link between a real client and a real server."""
+"""`laxity replay link`: an emulated link between a real client and a real server."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _outage(text: str) -> tuple[float, float]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Says what is wrong with an input as one line, and ends with status 2."""
+    """Reports an error as one line, and ends with status 2."""
     try:
         yield
     except LaxityError as error:
@@ -203,7 +203,7 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
 
 @contextmanager
 def _shown(as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What passes: JSON on stdout, else one live line on a terminal and the last one elsewhere."""
+    """Shows figures: JSON on stdout, or a live line on a terminal, or the last line elsewhere."""
     if as_json:
         yield lambda figures: print(json.dumps(figures), flush=True)
         return

@@ -1,4 +1,4 @@
-"""`laxity optimize`: faster variants of a model, with what they lose, measured."""
+"""`laxity optimize`: makes faster variants of a model, and measures their loss of accuracy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEED = 0
 
 
 class _Data(NamedTuple):
-    """Items to see ranges with, and others to measure with, whose right answers may be known."""
+    """Items for calibration, and others to measure with, whose right answers may be known."""
 
     calibration: list[Item]
     measured: list[Item]
@@ -158,7 +158,7 @@ def _variant(model: Model, name: str | None) -> Variant:
 
 
 def _data(model: Model, to: str, texts: list[str], labels: str | None, calibrate: int) -> _Data:
-    """Items in a seeded order, because files are often sorted by what they show."""
+    """Loads the items and shuffles them with a seed, because files are often sorted by content."""
     if not texts:
         if to == "int8":
             raise InputProblem(

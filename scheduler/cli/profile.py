@@ -1,4 +1,4 @@
-"""`laxity profile`: how long this machine's devices take, measured without a box."""
+"""`laxity profile`: measures the latencies of this machine's devices, without a box."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def _lines(row: dict[str, Any], metered: bool) -> list[list[str]]:
-    """The smallest and the largest batch."""
+    """A line for the smallest and for the largest batch."""
     lines = []
     sizes = list(row["latency_ms"])
     for size in dict.fromkeys(sizes[:1] + sizes[-1:]):

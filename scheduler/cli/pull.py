@@ -1,4 +1,4 @@
-"""`laxity pull`: a model from another box or a folder elsewhere into this box's repository."""
+"""`laxity pull`: copies a model from another box or a remote folder into this repository."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def pull_model(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int], None]]:
-    """Shows on a terminal how much of which file has come."""
+    """Shows on a terminal how much of each file has arrived."""
     columns = TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn()
     console = Console(stderr=True)
     quiet = not console.is_terminal
@@ -97,7 +97,7 @@ def _progress() -> Iterator[Callable[[str, int], None]]:
 
 
 def _problem(root: Path, name: str) -> str | None:
-    """What the repository's reader finds wrong with a model, if anything."""
+    """Why the repository's loader rejects a model; None if it is good."""
     try:
         repository = load_repository(root)
     except RepositoryError as error:

@@ -1,4 +1,4 @@
-"""`laxity replay`: play a workload, a trace, a journal or a scenario with several policies."""
+"""`laxity replay`: plays a workload, a trace, a journal or a scenario with several policies."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def replay(
 def _simulate(
     experiments: list[Experiment], choices: list[PolicyChoice], seeds: int, jobs: int
 ) -> tuple[list[RunResult], BaseException | None]:
-    """What came of each; and why not all were played to the end."""
+    """The results, and the error that kept some from being played to the end."""
     from replay.experiment import run_all
     from replay.headway import watched
 
@@ -220,7 +220,7 @@ def _simulate(
 def _play_live(
     experiments: list[Experiment], url: str | None, seeds: int, jobs: int
 ) -> tuple[list[RunResult], BaseException | None]:
-    """What came of each; and why not all were played: the box was gone after some, or Ctrl-C."""
+    """The results, and the error (a lost box, or Ctrl-C) that kept some from being played."""
     from replay.live.experiment import Interrupted, play_experiment
 
     results: list[RunResult] = []
@@ -261,7 +261,7 @@ def _verify(path: Path) -> int:
     return int(any(verdict.difference is not None for verdict in verdicts))
 
 
-# -- what was asked for
+# -- options
 
 
 def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
@@ -275,13 +275,13 @@ def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
 
 
 def _played_pair(results: list[RunResult], compare: str | None) -> str | None:
-    """What to compare, unless a policy of it failed wherever it was played."""
+    """The pair to compare; None if one of its policies has no result."""
     played = {result.policy for result in results}
     return compare if played.issuperset(_pair(compare)) else None
 
 
 def _loads(text: str | None) -> list[float | None]:
-    """What to play at; None is the workload's own."""
+    """The loads to play at; None is the workload's own."""
     if text is None:
         return [None]
     try:
@@ -301,7 +301,7 @@ def _check_chart(chart: Path | None, experiments: list[Experiment]) -> None:
 
 
 def _listed(text: str) -> list[str]:
-    """What stands between commas; those in the brackets of an option are its own."""
+    """Splits a text at commas, except at those within brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")
@@ -322,7 +322,7 @@ def _pair(compare: str | None) -> tuple[str, str] | tuple[()]:
 
 
 def _refuse(ctx: typer.Context, names: set[str], why: str) -> None:
-    """Makes sure that none of these options was given."""
+    """Raises `InputProblem` if any of these options was given."""
     options = [option for name, option in given(ctx).items() if name in names]
     if options:
         raise InputProblem(f"{why}: leave out {', '.join(options)}")
@@ -336,11 +336,11 @@ def _is_live(against: str) -> bool:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Says what is wrong with an input as one line, and ends with status 2."""
+    """Reports an input error as one line, and ends with status 2."""
     said: set[str] = set()
 
     def say_once(text: str) -> None:
-        # A source is read more than once, and says the same each time.
+        # A source is read more than once, and warns each time.
         if text not in said:
             said.add(text)
             say(text)

@@ -1,4 +1,4 @@
-"""`laxity status`: how a box is, once or again and again."""
+"""`laxity status`: shows the state of a box, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _watch(client: Client, interval: float, as_json: bool) -> None:
 
 def _rates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, float]:
     seconds = now["uptime_s"] - before["uptime_s"]
-    if seconds <= 0:  # The scheduler was restarted meanwhile.
+    if seconds <= 0:  # the scheduler was restarted meanwhile
         return {}
     counts = before["outcomes"]
     return {name: (n - counts.get(name, 0)) / seconds for name, n in now["outcomes"].items()}

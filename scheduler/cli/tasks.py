@@ -70,7 +70,7 @@ def _deadline(status: TaskStatus) -> str:
 
 
 def _facts(status: TaskStatus) -> dict[str, Any]:
-    """What there is to say of a task, in the words of the list; times are this machine's."""
+    """The facts about a task, in the terms of the list; times are in this machine's time zone."""
     ended_s = status.ended_unix_s
     return {
         "task": status.id,

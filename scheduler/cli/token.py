@@ -1,4 +1,4 @@
-"""`laxity token`: a fresh token, and what a box keeps of it."""
+"""`laxity token`: makes a token, and the hash that a box stores."""
 
 from __future__ import annotations
 
