@@ -116,7 +116,7 @@ def load_inputs(
 
 
 def load_items(texts: Sequence[str], specs: Sequence[Spec]) -> list[dict[str, NDArray[Any]]]:
-    """Many items, from arrays whose first dimension is the item.
+    """Many items, from arrays whose first dimension runs over the items.
 
     Args:
         texts: As `parse_source` takes them, without an item.

@@ -108,7 +108,7 @@ class ResultCache:
         return ids
 
     def cancel(self, request_id: int) -> None:
-        """Cancels a request, unless it has ended; other callers of the same still get it."""
+        """Cancels a request, unless it has ended; others that share its flight still get it."""
         if request_id >= 0:
             self._driver.cancel(request_id)
             return

@@ -202,7 +202,7 @@ def _split_with_text(
 
 
 def _array(model: CloudModel, spec: TensorSpec, tensor: OutputTensor | None, count: int) -> Array:
-    """An output as an array, whose first dimension is the item."""
+    """An output as an array, whose first dimension runs over the items."""
     shape, _, raw = _rows(model, spec, tensor, count)
     if spec.dtype != STRING:
         return np.frombuffer(raw, spec.dtype).reshape(count, *shape)

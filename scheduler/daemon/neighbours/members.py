@@ -22,7 +22,7 @@ SUSPECT_NS = 700_000_000
 """A box not heard from for this long, about three reports, is sent nothing."""
 
 GONE_NS = 10_000_000_000
-"""After this long it is reported as gone; connecting to it is still tried."""
+"""After this long it is reported as gone; this box still tries to connect to it."""
 
 FORGET_NS = 3_600_000_000_000
 """A box that nobody has heard from for this long is no longer a member."""

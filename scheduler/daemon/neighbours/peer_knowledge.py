@@ -1,4 +1,4 @@
-"""What is known about another box from its reports and from its answers, as a target."""
+"""Knowledge about another box, from its reports and answers, and the target made from it."""
 
 from __future__ import annotations
 

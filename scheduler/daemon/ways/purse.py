@@ -24,7 +24,7 @@ for the disk; a restart loses no more than this."""
 
 
 class Purse:
-    """Spends within budgets, each a limit over any window of so many seconds.
+    """Spends within budgets, each a limit on the spending in any window of its length.
 
     The file on disk never shows less than was spent: it is written ahead by a hundredth of the
     smallest budget, and a restart counts everything in it. If the file can't be read, the budgets

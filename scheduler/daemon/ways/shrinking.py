@@ -153,7 +153,7 @@ class Shrinking:
             found = None
         if found is None:
             known.unfit += 1
-            known.learn(1.0, 0.0)  # if this repeats, the form comes to offer no gain
+            known.learn(1.0, 0.0)  # repeated, this shows the form to be useless
         return found
 
     def learn(self, name: str, size: int, sent: int, took_ns: int) -> None:
