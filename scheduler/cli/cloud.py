@@ -30,7 +30,7 @@ app = typer.Typer(**COMMANDS)
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 ConfigFile = Annotated[
-    Path, typer.Option("--config", help="The application's YAML file, as configs/cloud.yaml.")
+    Path, typer.Option("--config", help="The application's YAML file, such as configs/cloud.yaml.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -40,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
     epilog=examples(
         ("laxity cloud up --config cloud.yaml", "until Ctrl-C"),
         ("laxity cloud up --config cloud.yaml --detach", "until `laxity cloud down`"),
-        ("laxity cloud up --config cloud.yaml --address auto", "on a Ray cluster that runs"),
+        ("laxity cloud up --config cloud.yaml --address auto", "on a running Ray cluster"),
     ),
 )
 def up(
@@ -48,7 +48,7 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return once it serves.")] = False,
     address: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="A Ray cluster that runs, instead of one's own."),
+        typer.Option(metavar="ADDRESS", help="A running Ray cluster, instead of a new one."),
     ] = None,
 ) -> None:
     """Serve a model repository as a Ray Serve application, with replicas that come and go."""
@@ -66,7 +66,7 @@ def up(
     epilog=examples(("laxity cloud down --config cloud.yaml", "what `up` has started")),
 )
 def down(config: ConfigFile, as_json: AsJson = False) -> None:
-    """End what `up` has started, and nothing else."""
+    """Stop what `up` has started, and nothing else."""
     settings = _load(config)
     record = _record(settings)
     if record is not None:
@@ -85,11 +85,11 @@ def down(config: ConfigFile, as_json: AsJson = False) -> None:
     ),
 )
 def status(config: ConfigFile, as_json: AsJson = False) -> None:
-    """How the application is; exit status 1 if it is not up."""
+    """Show the state of the application; exit status 1 if it is not up."""
     settings = _load(config)
     record = _record(settings)
     if record is None:
-        raise LaxityError(f"nothing is up by {config}; start it with: laxity cloud up")
+        raise LaxityError(f"nothing is up for {config}; start it with: laxity cloud up")
     from edge_agent.cloud.deployment import connected, describe
 
     with connected(record):
@@ -166,14 +166,14 @@ def _detach(file: Path, config: ApplicationConfig) -> None:
                 record = _record(config)
                 if record is not None and record.ready:
                     _show(said)
-                    console.print(f"It goes on as process {process.pid}, and logs to {log}")
+                    console.print(f"It continues as process {process.pid}, and logs to {log}")
                     return
                 time.sleep(_LOOK_S)
         except KeyboardInterrupt:
             process.terminate()
             _wait([process], _END_S)
         _show(said)
-    raise LaxityError(f"the application did not come up; {log} has it all")
+    raise LaxityError(f"the application did not come up; see {log}")
 
 
 def _show(said: IO[str]) -> None:

@@ -31,7 +31,7 @@ def check(
         bool, typer.Option("--json", help="Print the whole configuration, defaults filled in.")
     ] = False,
 ) -> None:
-    """Say every mistake in a configuration file; exit status 1 if there is one."""
+    """Report every mistake in a configuration file; exit status 1 if there is one."""
     from edge_agent.checking import check_named  # slow to import: the runtimes
 
     config = load_config(file)
@@ -52,7 +52,7 @@ def _described(device: DeviceConfig) -> str:
     """A device's id, and its cores that this machine lacks: the file may be for another machine."""
     missing = sorted(set(device.cores) - os.sched_getaffinity(0))
     cores = ", ".join(map(str, missing))
-    return f"{device.id} (core {cores} is not to be had here)" if missing else device.id
+    return f"{device.id} (core {cores} is not available here)" if missing else device.id
 
 
 def _summary(config: Config) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _unread(path: Path) -> str:
     ),
 )
 def schema(
-    as_json: Annotated[bool, typer.Option("--json", help="It is JSON in any case.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = False,
 ) -> None:
     """Print the JSON schema of the configuration file, with every key's meaning."""
     print(json.dumps(config_schema(), indent=2))

@@ -49,7 +49,7 @@ DeadlineMs = Annotated[
     float | None,
     typer.Option(
         metavar="MS",
-        help="When the result must be here, from now.",
+        help="Time from now until the result must be here.",
         show_default="100; with --durable an hour",
     ),
 ]
@@ -63,19 +63,19 @@ Priority = Annotated[
     int, typer.Option(min=0, max=LOWEST_PRIORITY, metavar="N", help="0 goes first.")
 ]
 AcceptLate = Annotated[
-    bool, typer.Option("--accept-late", help="Take a result after the deadline too.")
+    bool, typer.Option("--accept-late", help="Accept a result after the deadline too.")
 ]
 Exact = Annotated[
     bool,
     typer.Option(
-        "--exact", help="Only a result of this very input: not shrunk for a slow link, nor near it."
+        "--exact", help="Only a result for exactly this input, not a shrunk or a similar one."
     ),
 ]
 Levels = Annotated[
     str | None,
     typer.Option(
         metavar="BLACK:WHITE",
-        help="What the black and white of a picture become.",
+        help="The values of black and white in a picture.",
         show_default="0:1 for floats, else 0:255",
     ),
 ]

@@ -143,7 +143,7 @@ def load_items(texts: Sequence[str], specs: Sequence[Spec]) -> list[dict[str, ND
     counts = {len(column) for column in columns.values()}
     if len(counts) != 1 or counts == {0} or counts == {1}:
         held = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
-        raise InputProblem(f"two items are needed at least, as many of each input; found {held}")
+        raise InputProblem(f"at least two items are needed, as many for each input; found {held}")
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -200,7 +200,7 @@ def _arrays(source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]
     except (ValueError, EOFError, zipfile.BadZipFile):
         known = ", ".join(sorted({".npy", ".npz", TEXT, *PICTURES}))
         raise InputProblem(
-            f"{path} is no NumPy file, picture or text; accepted are {known}"
+            f"{path} is not a NumPy file, picture or text; accepted are {known}"
         ) from None
     if isinstance(loaded, np.ndarray):
         if source.array is not None:
@@ -266,7 +266,7 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind"):
             raise InputProblem(
-                f"input {spec['name']!r} is {dtype}; the file's {array.dtype} would lose by it"
+                f"input {spec['name']!r} is {dtype}; the file's {array.dtype} would lose detail"
             )
         steps.append(f"{array.dtype} -> {dtype}")
     return Prepared(np.ascontiguousarray(array, dtype), tuple(steps))

@@ -25,7 +25,7 @@ _MODULES: dict[str, tuple[str, str | None]] = {
     "status": ("status", None),
     "models": ("models", None),
     "infer": ("infer", None),
-    "cloud": ("cloud", "A cloud tier of one's own, on Ray Serve."),
+    "cloud": ("cloud", "A cloud tier of your own, on Ray Serve."),
     "config": ("config", "Check a configuration, or print its schema."),
     "doctor": ("doctor", None),
     "optimize": ("optimize", None),
@@ -56,7 +56,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
         epilog=examples(
             ("laxity demo", "all of it in about a minute"),
             ("edge_agent --config edge.yaml", "a box that serves"),
-            ("laxity status --watch", "how it is"),
+            ("laxity status --watch", "its state"),
             ("laxity infer --help", "examples for each command"),
         ),
     )

@@ -29,7 +29,7 @@ def models(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a box can run: inputs, outputs, variants, and how long they take where."""
+    """List what a box can run: inputs, outputs, variants, and their latency on each target."""
     with box(url) as client:
         found = client.models()
     listed, problems = found["models"], found["problems"]

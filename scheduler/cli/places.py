@@ -31,11 +31,11 @@ def check_places(
         raise InputProblem(f"{max(real, key=real.count)} is named twice")
     for path in places:
         if str(path) == "-":
-            raise InputProblem("- is no file; name one to write to, or /dev/stdout")
+            raise InputProblem("- is not a file; name one to write to, or /dev/stdout")
         if os.path.realpath(path) in sources:
-            raise InputProblem(f"{path} is what is read; name another file to write to")
+            raise InputProblem(f"{path} is an input; name another file to write to")
         if begin is not None and _is_else(path, begin):
-            raise InputProblem(f"{path} is there, and no result; name another file to write to")
+            raise InputProblem(f"{path} exists and is not a result; name another file to write to")
         if path.is_dir():
             raise InputProblem(f"{path} is a folder; name a file to write to")
         if not path.absolute().parent.is_dir():

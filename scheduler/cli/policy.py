@@ -36,7 +36,7 @@ app = typer.Typer(**COMMANDS)
 
 @app.callback()
 def _policy() -> None:
-    """Makes `test` a command of this one, though it is alone."""
+    """Makes `test` a subcommand, although it is the only one."""
 
 
 @app.command(
@@ -132,7 +132,7 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
         yield again
     except _NoEnd as no_end:
         raise LaxityError(
-            f"{type(policy).__name__} had not ended a check or a scenario after {_LIMIT_S:g} s"
+            f"{type(policy).__name__} had not finished a check or a scenario after {_LIMIT_S:g} s"
             f"{no_end}; a decision should take microseconds"
         ) from None
     finally:

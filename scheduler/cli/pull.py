@@ -30,7 +30,7 @@ app = typer.Typer(add_completion=False)
     epilog=examples(
         (
             "laxity pull digits --from 10.0.0.7:8702",
-            "from a box; LAXITY_TOKEN is shown to it",
+            "from a box; LAXITY_TOKEN is sent to it",
         ),
         (
             "laxity pull digits --from https://models.example/line-3",
@@ -55,9 +55,9 @@ def pull_model(
     ] = (4000),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take a model from another box or a folder elsewhere, verified by SHA-256.
+    """Copy a model from another box or a remote folder, verified by SHA-256.
 
-    It appears in the repository when all of it is there, and replaces nothing. The agent reads its
+    It appears in the repository once it is complete, and replaces nothing. The agent reads its
     repository when it starts.
     """
     if re.fullmatch(NAME_PATTERN, name) is None or name.startswith("."):

@@ -70,7 +70,9 @@ def replay(
             show_default="the source's own, else `live`",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Play with so many seeds.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of seeds to play with.")
+    ] = 1,
     load: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +85,7 @@ def replay(
         float, typer.Option(min=0.001, metavar="X", help="Multiplies a trace's rate.")
     ] = 1.0,
     speed: Annotated[
-        float, typer.Option(min=0.001, metavar="X", help="Plays a trace so much faster.")
+        float, typer.Option(min=0.001, metavar="X", help="Plays a trace faster by this factor.")
     ] = 1.0,
     slice_: Annotated[
         str | None,
@@ -95,7 +97,7 @@ def replay(
             "--format",
             metavar="NAME",
             help="The format of a trace.",
-            show_default="its first line tells",
+            show_default="found from its first line",
         ),
     ] = None,
     model: Annotated[
@@ -113,7 +115,7 @@ def replay(
     requests: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Play so many at most; of a workload in place of its own."
+            min=1, metavar="N", help="The most requests to play; overrides a workload's own number."
         ),
     ] = None,
     only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
@@ -128,13 +130,13 @@ def replay(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")
     ] = None,
     full: Annotated[
-        Path | None, typer.Option("--full", metavar="FILE", help="Write all that is known as JSON.")
+        Path | None, typer.Option("--full", metavar="FILE", help="Write the full results as JSON.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a report in one file.")
     ] = None,
     chart: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw what is on time over the loads.")
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw the share on time over load.")
     ] = None,
     verify: Annotated[
         bool,

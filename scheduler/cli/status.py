@@ -31,13 +31,13 @@ app = typer.Typer(add_completion=False)
 def status(
     ctx: typer.Context,
     url: Url = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="Seconds between looks, with --watch.")
+        float, typer.Option(min=0.1, metavar="S", help="Seconds between updates, with --watch.")
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """How a box is: its targets, its queues, and how requests ended."""
+    """Show the state of a box: its targets, its queues, and how requests ended."""
     if not watch and "interval" in given(ctx):
         raise InputProblem("--interval goes with --watch")
     with box(url) as client:

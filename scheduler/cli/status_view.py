@@ -43,7 +43,7 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         parts.append(Text(f"at {', '.join(listening)}", "dim"))
     if failed := status.get("policy_problem"):
         told = (
-            "The configured policy has failed, and is asked again when the configuration is saved"
+            "The configured policy has failed, and is tried again when the configuration is saved"
         )
         parts.append(Text(f"{told}: {failed}", "red"))
     parts += [
@@ -120,7 +120,7 @@ def _targets(status: Answer) -> RenderableType:
         if ready and not target["up"] and "way" not in target:
             what = "ready, but it has no model that it can run"
         if breaker.get("state") == "open":
-            style, word, what = "yellow", "not used", f"tried again by itself: {breaker['reason']}"
+            style, word, what = "yellow", "not used", f"retried automatically: {breaker['reason']}"
         elif not ready and progress.get("total"):
             what += f"  {progress['done']}/{progress['total']}"
         table.add_row(
@@ -220,7 +220,7 @@ def _cache(cache: Answer) -> Text:
 
 _MEMBER_STATES = {
     "suspected": "suspected: silent, is sent nothing",
-    "gone": "gone: silent for long, is called again and again",
+    "gone": "gone: silent for long, but still called",
     "left": "left: it was stopped",
 }
 
@@ -228,7 +228,9 @@ _MEMBER_STATES = {
 def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[RenderableType]:
     """The other boxes of the site, and the requests sent to them."""
     if neighbours["alone"]:
-        alone = "No other box is heard: this one serves its own callers alone, and tries again."
+        alone = (
+            "No other box can be reached: this one serves its own callers alone, and keeps trying."
+        )
         yield Text(alone, style="bold yellow")
     if not neighbours["members"]:
         return

@@ -44,17 +44,19 @@ _READINGS = {
 def top(
     url: Url = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="Seconds between looks.")
+        float, typer.Option(min=0.1, metavar="S", help="Seconds between updates.")
     ] = 1.0,
     count: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Stop after so many.", show_default="never"),
+        typer.Option(
+            min=1, metavar="N", help="Stop after this many updates.", show_default="never"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rates, delays and devices of a box, as of the last second.
+    """Show rates, delays and devices of a box over the last second.
 
-    `laxity status` has what was counted since the box started.
+    `laxity status` shows totals since the box started.
     """
     with box(url) as client:
         try:

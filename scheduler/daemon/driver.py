@@ -373,7 +373,7 @@ class Driver:
         if doubted is not None:
             target_id, offer = doubted
             log.info(
-                "requests are refused for what was measured: measuring again",
+                "requests are refused because of a measured latency: measuring again",
                 target=target_id,
                 model=offer.model,
                 variant=offer.variant,

@@ -18,7 +18,7 @@ def why_silent(pid: int, before: Standing | None, now: Standing | None) -> str:
     if now.state in "Tt":
         return f"its process is stopped; kill -CONT {pid} lets it go on"
     if now.cpu_ticks > before.cpu_ticks:
-        return "its process computes and says nothing; a library may hold Python's lock for so long"
+        return "its process computes and says nothing; a library may be holding Python's lock"
     if now.state == "D":
         return "its process waits for a disk or a driver that doesn't answer, and says nothing"
     return "its process waits for something, and says nothing"

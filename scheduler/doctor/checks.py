@@ -60,7 +60,7 @@ def check_packages(around: Surroundings) -> Iterator[Finding]:
             yield Finding(
                 "packages",
                 "error",
-                f"package {package!r} belongs to {who} too",
+                f"package {package!r} also belongs to {who}",
                 "install laxity into an environment of its own",
             )
     ours = Path(__file__).parents[2]
@@ -209,16 +209,16 @@ def check_files(around: Surroundings) -> Iterator[Finding]:
 
     problems = [str(error) for error in file_problems(around.config)]
     for problem in problems:
-        yield Finding("files", "error", problem, "mend it: with this the box does not start")
+        yield Finding("files", "error", problem, "fix it: with this the box does not start")
     if not problems:
-        yield Finding("files", "good", "what is named of tokens and certificates can be read")
+        yield Finding("files", "good", "the configured tokens and certificates can be read")
         yield from _check_shown(around.config)
     for path in _keys(around.config):
         if os.path.exists(path) and path.stat().st_mode & 0o007:
             yield Finding(
                 "files",
                 "warning",
-                f"{path}: everybody on this machine may use the private key",
+                f"{path}: everybody on this machine can use the private key",
                 f"chmod 600 {path}, or 640 for a group",
             )
     for path, is_chain in _certificates(around.config):
@@ -234,7 +234,7 @@ def _check_shown(config: Config) -> Iterator[Finding]:
         yield Finding(
             "files",
             "warning",
-            f"neighbours: {', '.join(peers)} may come in as a box, and is shown the owner's token",
+            f"neighbours: {', '.join(peers)} may join as a box, and is shown the owner's token",
             "give neighbours.token_file a tenant's token, with the scope peer alone",
         )
 
@@ -294,7 +294,7 @@ def check_cache(around: Surroundings) -> Iterator[Finding]:
     urls = () if cache is None else (cache.url, cache.central_url)
     named = [url for url in urls if url is not None and url != "memory://"]
     if not named:
-        what = "off" if cache is None else "in the scheduler's memory alone"
+        what = "off" if cache is None else "in the scheduler's memory only"
         yield Finding("cache", "good", f"the cache is {what}")
     for url in named:
         yield from _check_redis(url)
@@ -346,11 +346,13 @@ def _check_bounds(where: str, most_bytes: int, policy: str) -> Iterator[Finding]
             "cache",
             "warning",
             f"{where} has maxmemory-policy noeviction: once full, it takes no new answers",
-            "CONFIG SET maxmemory-policy allkeys-lru, or allkeys-lfu; where others keep what must "
-            "not leave, volatile-lru",
+            "CONFIG SET maxmemory-policy allkeys-lru, or allkeys-lfu; if others keep there what "
+            "must not be evicted, volatile-lru",
         )
     if most_bytes and policy != "noeviction":
-        yield Finding("cache", "good", f"{where} holds {most_bytes / 1e6:,.0f} MB, then {policy}")
+        yield Finding(
+            "cache", "good", f"{where} holds {most_bytes / 1e6:,.0f} MB, then evicts: {policy}"
+        )
 
 
 # -- clouds
@@ -359,7 +361,7 @@ def _check_bounds(where: str, most_bytes: int, policy: str) -> Iterator[Finding]
 def check_clouds(around: Surroundings) -> Iterator[Finding]:
     """Finds servers that do not answer, do not let the box in, or lack its models."""
     if not around.config.cloud:
-        yield Finding("cloud", "good", "there is none")
+        yield Finding("cloud", "good", "none is configured")
         return
     from scheduler.doctor.cloud import look_at_clouds  # slow to import: gRPC
 

@@ -50,7 +50,7 @@ async def _look_at(cloud: CloudConfig, config: Config) -> list[Finding]:
         wanted = _wanted(cloud, config)
         missing = await _missing(endpoint, wanted)
     except RemoteError as error:
-        verb = "does not let the box in" if error.fault is Fault.UNKNOWN_CALLER else "is no use"
+        verb = "does not let the box in" if error.fault is Fault.UNKNOWN_CALLER else "is of no use"
         remedy = _REMEDIES.get(error.fault, "its own log may tell more")
         return [Finding("cloud", "error", f"{where} {verb}: {error}", remedy)]
     finally:
@@ -58,7 +58,7 @@ async def _look_at(cloud: CloudConfig, config: Config) -> list[Finding]:
     there = len(wanted) - len(missing)
     if dead and mute and not there:
         told = f"{where} answers, but not as a server of the Open Inference Protocol: {dead}"
-        return [Finding("cloud", "error", told, "correct its url, or what stands before it")]
+        return [Finding("cloud", "error", told, "correct its url, or the proxy in front of it")]
     told = f"{where} answers in {took_ms:.2f} ms and has {there} of {len(wanted)} models"
     return [Finding("cloud", "good", told), *_lacking(where, cloud, missing, there)]
 
@@ -115,7 +115,7 @@ def _lacking(
     where: str, cloud: CloudConfig, missing: Mapping[str, str], there: int
 ) -> Iterator[Finding]:
     """A finding per missing model if the models are configured; else one if all are missing."""
-    remedy = "load it there, or say under models what it is called there"
+    remedy = "load it there, or give its name there under models"
     told = list(missing.values())
     if cloud.models is None:
         told = told[:1] if not there else []

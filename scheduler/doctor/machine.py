@@ -46,8 +46,8 @@ def check_processor(around: Surroundings) -> Iterator[Finding]:
             "processor",
             "warning",
             f"governor powersave keeps the clock of processor {', '.join(slow)} at its lowest",
-            "cpupower frequency-set -g schedutil, or performance; what was measured before then "
-            "is measured again by itself",
+            "cpupower frequency-set -g schedutil, or performance; earlier measurements "
+            "are then repeated automatically",
         )
     quota = list(_check_quota(around.root))
     yield from quota
@@ -56,7 +56,7 @@ def check_processor(around: Surroundings) -> Iterator[Finding]:
     others = list(_check_others(before, _look(around.root)))
     yield from others
     if not (slow or quota or others):
-        yield Finding("processor", "good", "nothing slows it down, and nobody else computes")
+        yield Finding("processor", "good", "nothing slows it down, and no other process is busy")
 
 
 def _check_quota(root: Path) -> Iterator[Finding]:
@@ -68,8 +68,8 @@ def _check_quota(root: Path) -> Iterator[Finding]:
         yield Finding(
             "processor",
             "warning",
-            f"what runs here may compute {quota:g} s in each second, and has {count} processors: "
-            "when that is used up, all of it stands still, for up to 100 ms",
+            f"processes here may compute {quota:g} s in each second, and have {count} processors: "
+            "when that is used up, all of them stop, for up to 100 ms",
             "give the box cores instead (docker run --cpuset-cpus=…, AllowedCPUs= of a systemd "
             f"unit), or a quota of {count} (--cpus, CPUQuota={count * 100}%)",
         )
@@ -131,7 +131,7 @@ def _check_others(before: Look, after: Look) -> Iterator[Finding]:
 def check_memory(around: Surroundings) -> Iterator[Finding]:
     """Finds memory that is swapped out or short, and huge pages that stall processes."""
     found = [*_check_swap(around.root), *_check_pages(around.root)]
-    yield from found or (Finding("memory", "good", "nothing of it is on a disk"),)
+    yield from found or (Finding("memory", "good", "none of it is swapped out"),)
 
 
 def _check_swap(root: Path) -> Iterator[Finding]:
@@ -176,12 +176,12 @@ def check_open_files(around: Surroundings) -> Iterator[Finding]:
     wanted = LEAST + connections
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= wanted:
-        yield Finding("open files", "good", f"limits.connections: {connections} can be had")
+        yield Finding("open files", "good", f"limits.connections: {connections} is possible")
         return
     yield Finding(
         "open files",
         "error" if hard < LEAST else "warning",
-        f"what is started from here may have {hard} files open, and limits.connections: "
-        f"{connections} takes {wanted}",
+        f"processes started here may have {hard} files open, and limits.connections: "
+        f"{connections} needs {wanted}",
         f"ulimit -n {wanted}, LimitNOFILE={wanted} of a systemd unit, or fewer connections",
     )

@@ -98,11 +98,11 @@ class Finder:
                 known[card.name] = latencies.measured()
         for name in self._config.models or ():
             if name not in cards:
-                found.problems.append((name, "it is no model of the box"))
+                found.problems.append((name, "the box has no model of that name"))
         if not found.latencies:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in found.problems)
-            text = reasons or "it has none of the names of the box's models"
-            raise RemoteError(Fault.GONE, f"the server runs no model of the box ({text})")
+            text = reasons or "none of its models has the name of one of the box's"
+            raise RemoteError(Fault.GONE, f"the server runs none of the box's models ({text})")
         return found
 
     async def keep_finding(

@@ -147,7 +147,9 @@ class GrpcEndpoint:
         except grpc.aio.AioRpcError as error:
             raise _remote_error(error, self._masked) from None
         if said is None:  # gRPC has logged what is wrong with it
-            raise RemoteError(Fault.FAILED, "answers what is no message of the protocol")
+            raise RemoteError(
+                Fault.FAILED, "answers with something that is not a message of the protocol"
+            )
         return said
 
     def reconnect(self) -> None:

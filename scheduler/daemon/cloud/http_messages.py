@@ -82,8 +82,8 @@ def _values(tensor: InputTensor) -> Any:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RemoteError(
             Fault.INVALID,
-            f"{tensor.name!r} has infinities or NaN, which JSON can't say, and the server lists no "
-            f"extension {BINARY_EXTENSION}",
+            f"{tensor.name!r} has infinities or NaN, which JSON can't express, and the server "
+            f"lists no extension {BINARY_EXTENSION}",
             has_gone=False,
         )
     return array
@@ -139,7 +139,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         said = None
     if not isinstance(said, dict):
-        raise RemoteError(Fault.FAILED, f"answers {body[:80]!r}, which is no JSON object")
+        raise RemoteError(Fault.FAILED, f"answers {body[:80]!r}, which is not a JSON object")
     return said
 
 

@@ -105,7 +105,9 @@ def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
         )
     sizes = there.shape[1:] if batched else there.shape
     if batched and (not there.shape or there.shape[0] not in (-1, 1)):
-        raise ValueError(f"{spec.name!r} is {list(there.shape)} there, without a free batch")
+        raise ValueError(
+            f"{spec.name!r} is {list(there.shape)} there, without a free batch dimension"
+        )
     fits = len(sizes) == len(spec.shape) and all(
         size == -1 or size == here for size, here in zip(sizes, spec.shape, strict=True)
     )
@@ -210,7 +212,7 @@ def _array(model: CloudModel, spec: TensorSpec, tensor: OutputTensor | None, cou
         texts = of_elements(spec.name, elements_of(spec.name, raw), (count, *shape))
         check_utf8(spec.name, texts)
     except (InvalidInput, ValueError) as error:
-        raise RemoteError(Fault.FAILED, f"answers with what is no text: {error}") from None
+        raise RemoteError(Fault.FAILED, f"answers with invalid text: {error}") from None
     return texts
 
 

@@ -56,11 +56,11 @@ class Identity:
     def __post_init__(self) -> None:
         """Refuses names that could be mistaken for devices, and sockets local to a machine."""
         if _NAME.fullmatch(self.box) is None:
-            raise ValueError(f"{self.box!r:.80} is no name of a box")
+            raise ValueError(f"{self.box!r:.80} is not a valid name for a box")
         if parse_address(self.address).scheme == "unix":
-            raise ValueError(f"{self.address!r:.80} is on that machine alone")
+            raise ValueError(f"{self.address!r:.80} is local to that machine")
         if type(self.incarnation) is not int:  # gossip of a bool would be rejected everywhere
-            raise ValueError(f"{self.incarnation!r:.80} is no number of a life")
+            raise ValueError(f"{self.incarnation!r:.80} is not an incarnation number")
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Members:
         if elsewhere and known.who.incarnation != who.incarnation and known.state(now_ns) == "up":
             raise Forbidden(
                 f"another box is called {who.box!r}, at {known.who.address}; "
-                "each has a name of its own"
+                "each box needs a name of its own"
             )
         known.who, known.left = who, False
         known.told_ns = known.heard_ns = now_ns
@@ -171,10 +171,10 @@ class Members:
         """
         for entry in entries:
             if not isinstance(entry, list) or len(entry) != len(_ENTRY):
-                raise ValueError(f"no member: {entry!r:.100}")
+                raise ValueError(f"not a member entry: {entry!r:.100}")
             box, address, incarnation, age_ms, left = entry
             if any(type(v) is not kind for v, kind in zip(entry, _ENTRY, strict=True)):
-                raise ValueError(f"no member: {entry!r:.100}")
+                raise ValueError(f"not a member entry: {entry!r:.100}")
             if box != self._own:
                 self._told_of(
                     Identity(box, address, incarnation),

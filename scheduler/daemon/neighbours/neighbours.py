@@ -35,9 +35,9 @@ MESSAGES = frozenset(("peer", "leave", "ping"))
 """Messages of other boxes at the native door."""
 
 _NEWS = {
-    "up": "another box is heard",
+    "up": "another box is reachable",
     "suspected": "another box is silent; it is sent nothing",
-    "gone": "another box is gone; it is called again and again",
+    "gone": "another box is gone; this one keeps calling it",
     "left": "another box was stopped",
 }
 
@@ -148,7 +148,9 @@ class Neighbours:
             }:
                 pass
             case _:
-                raise InvalidInput("a peer says its site, box, incarnation, address and members")
+                raise InvalidInput(
+                    "a peer message needs site, box, incarnation, address and members"
+                )
         if site != self._options.site:
             raise Forbidden(f"this box belongs to the site {self._options.site!r}, not {site!r}")
         if (box, incarnation) != (self._options.box, self._incarnation):
@@ -200,7 +202,7 @@ class Neighbours:
         """
         found = self._answered(value, None)
         if found != box:
-            raise ProtocolError(f"at the address of {box!r} is {found!r}")
+            raise ProtocolError(f"the box at the address of {box!r} is {found!r}")
 
     def heard(self, box: str, members: Sequence[Any]) -> None:
         """A member has sent a report, sometimes with gossip about members."""
@@ -232,7 +234,7 @@ class Neighbours:
             }:
                 pass
             case _:
-                raise ProtocolError(f"no answer of a box: {value!r:.100}")
+                raise ProtocolError(f"not an answer of a box: {value!r:.100}")
         if box == self._options.box:
             if incarnation != self._incarnation:
                 raise ProtocolError(f"another box is called {box!r} as well")
@@ -268,7 +270,7 @@ class Neighbours:
             box = member.who.box
             if box not in self._links and not member.left:
                 if self._driver.has_target(box):
-                    log.error("a box is called like a target of this one", box=box)
+                    log.error("a box has the name of a target of this one", box=box)
                     continue
                 link = PeerLink(box, self._options.token, self, self._driver, self._driver.clock_ns)
                 self._links[box] = link
@@ -293,7 +295,9 @@ class Neighbours:
         self._members.forget(now_ns)
         for box in [box for box in self._links if self._members.get(box) is None]:
             del self._links[box]
-            await self._driver.remove_target(box, f"nobody has heard of box {box} for long")
+            await self._driver.remove_target(
+                box, f"nobody has heard from box {box} for a long time"
+            )
         states = {member.who.box: member.state(now_ns) for member in self._members}
         for box, state in states.items():
             if self._states.get(box) != state:
@@ -303,7 +307,9 @@ class Neighbours:
         if alone != self._alone:
             self._alone = alone
             word = (
-                "no other box is heard; going on alone" if alone else "other boxes are heard again"
+                "no other box is reachable; going on alone"
+                if alone
+                else "other boxes are reachable again"
             )
             (log.warning if alone else log.info)(word, members=len(self._members))
 

@@ -63,7 +63,7 @@ class PeerKnowledge:
         """
         self._cards = list(map(card_from, models))
         usable = [card for card in self._cards if self._has_same(card)]
-        why = f"the model of that name on {self._box} is another one"
+        why = f"the model of that name on {self._box} is a different one"
         return usable, [[card.name, why] for card in self._cards if card not in usable]
 
     def report(self, rows: Sequence[Row], under_way: set[Variant]) -> bool:

@@ -277,7 +277,9 @@ class PeerLink:
         try:
             self._take(header, body)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"box {self._box} said what no box says: {error!r:.200}") from None
+            raise ProtocolError(
+                f"box {self._box} sent an invalid message: {error!r:.200}"
+            ) from None
 
     def _take(self, header: wire.Header, body: wire.Body | None) -> None:
         match header["t"]:

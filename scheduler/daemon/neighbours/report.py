@@ -180,7 +180,7 @@ def rows_from(header: Mapping[str, Any]) -> list[Row]:
     try:
         return [_row(*fields) for fields in header["rows"][:MOST_ROWS]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"no report of a box: {error!r:.200}") from None
+        raise ProtocolError(f"not a report of a box: {error!r:.200}") from None
 
 
 def name_from(value: Any) -> str:
@@ -190,7 +190,7 @@ def name_from(value: Any) -> str:
         ValueError: It is not a printable string of reasonable length.
     """
     if type(value) is not str or not value.isprintable() or len(value) > _LONGEST_NAME:
-        raise ValueError(f"{value!r:.80} is no name")
+        raise ValueError(f"{value!r:.80} is not a valid name")
     return value
 
 

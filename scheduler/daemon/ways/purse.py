@@ -161,8 +161,8 @@ class Purse:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.error(
-                "the file of what was spent is damaged; the budget counts as spent (remove the "
-                "file to begin anew)",
+                "the spending file is damaged; the budget counts as spent (remove the "
+                "file to start from zero)",
                 file=str(self._path),
                 error=repr(error),
             )
