@@ -1,4 +1,4 @@
-"""`laxity config`: is a configuration right, and what could be in it."""
+"""`laxity config`: checks a configuration, or prints its schema."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check(
         bool, typer.Option("--json", help="Print the whole configuration, defaults filled in.")
     ] = False,
 ) -> None:
-    """Say every mistake in a configuration file; exit status 1 if there is one."""
+    """Report every mistake in a configuration file; exit status 1 if there is one."""
     from edge_agent.checking import check_named  # slow to import: the runtimes
 
     config = load_config(file)
@@ -49,10 +49,10 @@ def _listed(config: Config) -> tuple[DeviceConfig, ...]:
 
 
 def _described(device: DeviceConfig) -> str:
-    """Its name, and which of its cores this machine lacks: it may be the file of another one."""
+    """A device's id, and its cores that this machine lacks: the file may be for another machine."""
     missing = sorted(set(device.cores) - os.sched_getaffinity(0))
     cores = ", ".join(map(str, missing))
-    return f"{device.id} (core {cores} is not to be had here)" if missing else device.id
+    return f"{device.id} (core {cores} is not available here)" if missing else device.id
 
 
 def _summary(config: Config) -> dict[str, str]:
@@ -103,7 +103,7 @@ def _in_the_way(folder: Path) -> str:
 
 
 def _unread(path: Path) -> str:
-    """What keeps a file from being looked into, which may be of another machine or user."""
+    """Why a file can't be read here; it may be meant for another machine or user."""
     if os.access(path, os.R_OK):
         return ""
     return " (can't be read by this user)" if os.path.lexists(path) else " (no such file yet)"
@@ -120,7 +120,7 @@ def _unread(path: Path) -> str:
     ),
 )
 def schema(
-    as_json: Annotated[bool, typer.Option("--json", help="It is JSON in any case.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = False,
 ) -> None:
     """Print the JSON schema of the configuration file, with every key's meaning."""
     print(json.dumps(config_schema(), indent=2))

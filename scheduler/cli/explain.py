@@ -45,7 +45,7 @@ def explain(
         typer.Argument(metavar="ID", min=1, help="The request's id.", show_default=False),
     ] = None,
     outcome: Annotated[
-        str | None, typer.Option(help="Without an ID: only those that ended so.")
+        str | None, typer.Option(help="Without an ID: only those with this outcome.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Without an ID: only those for this model.")
@@ -60,13 +60,14 @@ def explain(
     run: Annotated[
         str | None,
         typer.Option(
-            help="With an ID: the life of the scheduler, as files name it.", show_default="latest"
+            help="With an ID: the run of the scheduler, as in the names of the files.",
+            show_default="latest",
         ),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what became of a request, and why, from the journal of the box that had it.
+    """Tell how a request ended, and why, from the journal of the box that had it.
 
     Ids count from 1 since the scheduler started. The newest events are in the journal after 0.2 s.
     """

@@ -326,11 +326,17 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["load-0_5", "--compare", "edf"], "--compare takes two policies"),
         (["load-0_5", "--json", "no/where.json"], "there is no folder no"),
         (["load-0_5", "--report", "empty"], "empty is a folder"),
-        (["work.yaml", "--fleet", "fleet.yaml", "--json", "./work.yaml"], "is what is read"),
-        (["work.yaml", "--fleet", "fleet.yaml", "--report", "fleet.yaml"], "is what is read"),
-        (["load-0_5", "--policy", "broken.py", "--json", "broken.py"], "is there, and no result"),
-        (["trace.csv", "--fleet", "fleet.yaml", "--full", "work.yaml"], "is there, and no result"),
-        (["load-0_5", "--json", "-"], "- is no file; name one to write to, or /dev/stdout"),
+        (["work.yaml", "--fleet", "fleet.yaml", "--json", "./work.yaml"], "is an input"),
+        (["work.yaml", "--fleet", "fleet.yaml", "--report", "fleet.yaml"], "is an input"),
+        (
+            ["load-0_5", "--policy", "broken.py", "--json", "broken.py"],
+            "exists and is not a result",
+        ),
+        (
+            ["trace.csv", "--fleet", "fleet.yaml", "--full", "work.yaml"],
+            "exists and is not a result",
+        ),
+        (["load-0_5", "--json", "-"], "- is not a file; name one to write to, or /dev/stdout"),
         (["trace.csv", "--fleet", "fleet.yaml", "--slice", "-5:5"], "from a second, 0 or more, to"),
         (["work.yaml", "--fleet", "tcp://box"], "'tcp://box' lacks a port: tcp://HOST:PORT"),
         (["load-0_5", "--only", "load-*"], "--only is for 'scenarios'"),
@@ -480,7 +486,7 @@ def test_the_trace_that_a_workload_names_is_not_replaced(run, files):
     played = ["moon.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound"]
     status, _, err = run(*played, "--json", "moon.jsonl")
     assert (status, err) == (
-        2, "laxity: moon.jsonl is what is read; name another file to write to\n"
+        2, "laxity: moon.jsonl is an input; name another file to write to\n"
     )  # fmt: skip
     assert (files / "moon.jsonl").read_text() == trace
     assert run(*played, "--json", "rows.json")[0] == 0
