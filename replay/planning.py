@@ -1,4 +1,4 @@
-"""What `laxity replay` is asked for, as experiments."""
+"""Turns what `laxity replay` was asked for into experiments."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from scheduler.core.names import did_you_mean, hint
 from scheduler.yaml_loader import MALFORMED, load
 
 SCENARIOS = "scenarios"
-"""The source that is all standard scenarios."""
+"""The source name that stands for all standard scenarios."""
 
 DEADLINE_SCALE = 5.0
-"""The deadline of a trace without deadlines, as a multiple of the base latency."""
+"""The deadline for traces that have none, as a multiple of the base latency."""
 
 
 class AskError(ValueError):
-    """What was asked for can't be done; the message says what could."""
+    """The request can't be fulfilled; the message says what would be possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What was asked for, in the words of the command line.
+    """What was asked for, in the terms of the command line.
 
     Attributes:
         source: `scenarios`, a scenario's name, or else a file or a folder.
         fleet: A file, `live` or a box's address.
         load: A share of the fleet's capacity.
-        rate_scale: By how much to multiply a trace's rate.
+        rate_scale: The factor on a trace's request rate.
         speed: How much faster to play a trace.
         slice: `FROM:TO` in seconds.
-        format: Of a trace.
-        model: Of a trace's requests.
-        deadline_ms: Of a trace's requests.
-        requests: At most so many.
-        only: Which of the scenarios.
+        format: The trace's format.
+        model: The model that a trace's requests ask for.
+        deadline_ms: The deadline of a trace's requests.
+        requests: The most requests to play.
+        only: A pattern that selects scenarios.
         bound: Whether to compute the bound.
-        url: Of the running box.
+        url: The address of the running box.
     """
 
     source: str
@@ -73,11 +73,11 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
     """The experiments that were asked for.
 
     Args:
-        ask: What was.
-        live: Whether a running box is to be played against; its targets are the fleet then.
+        ask: What was asked for.
+        live: Whether to play against a running box; its targets are then the fleet.
 
     Raises:
-        AskError: There is no such source, or an option has no meaning for it.
+        AskError: There is no such source, or an option does not apply to it.
         ConfigError, FleetError, ScenarioError, TraceError, WorkloadError: A file can't be used.
         LaxityError: The box can't be reached.
     """
@@ -87,7 +87,7 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
         raise AskError(f"--only is for {SCENARIOS!r}, of which it chooses some")
     experiments = [replace(each, with_bound=ask.bound) for each in _planned(ask)]
     for each in experiments:
-        # What is wrong with a source shows with its first request.
+        # A faulty source shows when its first request is read.
         if next(each.arrivals(1), None) is None:
             cut = f" in {ask.slice}" if ask.slice else ""
             thinned = f" that --rate-scale {ask.rate_scale:g} leaves" if ask.rate_scale < 1 else ""
@@ -114,7 +114,7 @@ def _planned(ask: Ask) -> list[Experiment]:
 
 
 def file_of(source: str) -> str | None:
-    """The file or folder that a source names, whether it is there or not; None for scenarios."""
+    """The file or folder that a source names, whether it exists or not; None for scenarios."""
     return None if source in (SCENARIOS, *scenario_names()) else source
 
 
@@ -134,12 +134,12 @@ def _is_scenario(path: Path) -> bool:
     try:
         data = load(path.read_text(encoding="utf-8"))
     except (OSError, *MALFORMED):
-        return False  # The reader of workloads says why.
+        return False  # reading it as a workload will report the error
     return isinstance(data, Mapping) and "workload" in data
 
 
 def _placed(experiment: Experiment, ask: Ask) -> Experiment:
-    """A scenario, on another fleet if one is given."""
+    """The scenario's experiment, on another fleet if one is given."""
     return experiment if ask.fleet is None else replace(experiment, fleet=load_fleet(ask.fleet))
 
 
@@ -237,7 +237,7 @@ def _refuse_trace_options(ask: Ask) -> None:
 
 
 def _of_traces(ask: Ask) -> dict[str, bool]:
-    """Options that say what a trace's requests are, and whether they are given."""
+    """Options that describe a trace's requests, and whether they were given."""
     return {
         "--format": ask.format is not None,
         "--deadline-ms": ask.deadline_ms is not None,
@@ -263,7 +263,7 @@ def _slice(text: str | None) -> tuple[float, float | None]:
 
 
 def traces_of(experiments: Iterable[Experiment]) -> list[str]:
-    """The files that workloads name, in which there are traces."""
+    """The trace files that the experiments' workloads name."""
     workloads = [e.source.workload for e in experiments if isinstance(e.source, WorkloadSource)]
     streams = [stream for workload in workloads for stream in workload.streams]
     return [str(stream.path) for stream in streams if isinstance(stream, TraceStream)]

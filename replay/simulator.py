@@ -94,7 +94,7 @@ class World(Protocol):
         """When a batch of this size, sent now, arrives at a far target."""
 
     def ends_ns(self, target_id: str, begun_ns: int, service_ns: int) -> int:
-        """When a batch that begins at `begun_ns` ends, if its service time alone is `service_ns`."""
+        """When a batch ends that begins at `begun_ns` and takes `service_ns` by itself."""
 
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         """When the results of a batch are back from a far target."""
