@@ -1,7 +1,8 @@
 """Ends a simulation whose policy never finishes.
 
-A timer signal watches it, so the simulation itself pays nothing. Python handles signals only in the main thread, between two bytecode instructions. A policy that
-hangs in native code and never returns to Python therefore hangs the simulation as well.
+A timer signal watches the simulation, which costs the simulation nothing. Python handles signals
+only in the main thread, between two bytecode instructions. A policy that hangs in native code and
+never returns to Python therefore hangs the simulation as well.
 """
 
 from __future__ import annotations

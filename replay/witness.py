@@ -46,8 +46,8 @@ def noted(doing: str) -> Iterator[None]:
 def witnessed() -> Iterator[None]:
     """Reports on stderr what was last `noted` if this process ends inside, and makes it a failure.
 
-    `os._exit(0)` is the one way for native code to end the process as if all had gone well, so it
-    gives status 1 here.
+    `os._exit(0)` is the one way for a policy to end the process as if all had gone well, so inside
+    it gives status 1.
     """
     global _write
     witness = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Dates with a time of day, as traces write them."""
+"""Dates with a time of day, in the forms that traces use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replay.readers.lines import Lines, shown
 
 EXAMPLE = "2023-11-16 18:15:46.6805900"
 
-# Azure's traces of 2023 have 100 ns and no zone, the one of 2024 has microseconds and +00:00.
+# Azure's traces of 2023 have 100 ns digits and no zone; the one of 2024 has microseconds and +00:00.
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
@@ -17,29 +17,29 @@ _LEAP_S = 60
 
 
 def is_moment(text: str) -> bool:
-    """Whether it looks like one."""
+    """Whether a text looks like a date with a time."""
     return _MOMENT.fullmatch(text) is not None
 
 
 class Moments:
-    """Reads moments, most of which share their minute with the one before.
+    """Parses date-times, most of which share their minute with the one before.
 
     Args:
-        lines: For errors.
+        lines: The file, for errors.
         name: What the file calls them.
     """
 
     def __init__(self, lines: Lines, name: str) -> None:
-        """Has read nothing yet."""
+        """Begins with no minute known."""
         self._lines = lines
         self._name = name
         self._minute, self._minute_s = "", 0
 
     def ns(self, text: str) -> int:
-        """Nanoseconds since 1970; one without a zone is of UTC.
+        """Nanoseconds since 1970; a time without a zone is in UTC.
 
         Raises:
-            TraceError: It is no moment.
+            TraceError: The text is no date with a time.
         """
         match = _MOMENT.fullmatch(text)
         if match is None:

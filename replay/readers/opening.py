@@ -32,7 +32,7 @@ FORMATS: dict[str, TraceFormat] = {
         *timestamps.OF_NUMBERS,
     )
 }
-"""The known formats by name; a first line is offered to each in this order."""
+"""The known formats by name; a first line is tested against each in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Options:
 
 
 _OTHER_MARKS = (";", "\t", "|")
-"""What some put between columns in place of a comma."""
+"""Separators that some files use between columns in place of a comma."""
 
 
 def open_trace(
@@ -90,7 +90,7 @@ def open_trace(
 
 
 def format_of(path: Path | str) -> str:
-    """The format that a trace's first line tells.
+    """The format of a trace, recognised by its first line.
 
     Raises:
         TraceError: The file can't be read, or is of no known format.
@@ -102,7 +102,7 @@ def format_of(path: Path | str) -> str:
 def read_lines(
     lines: Lines, format: str | None = None, seed: int | str = 0
 ) -> Iterator[TraceEntry]:
-    """The entries of a trace as the file has them, in any order and counted from any time.
+    """The entries of a trace as they are in the file, in any order and counted from any time.
 
     Raises:
         TraceError: As in `open_trace`.

@@ -1,4 +1,4 @@
-"""Workloads from YAML.
+"""Workloads described in YAML.
 
 A workload is one stream, or a list of `streams`:
 
@@ -33,10 +33,10 @@ _MOST_CLIENTS = 100_000
 
 
 def load_workload(path: Path | str, requests: int | None = None) -> Workload:
-    """Reads a description; paths in it are relative to its folder.
+    """Reads a description; relative paths in it start from its folder.
 
     Raises:
-        WorkloadError: It can't be read or isn't a workload; the message names the key.
+        WorkloadError: The file can't be read or isn't a workload; the message names the key.
     """
     try:
         data = load(Path(path).read_text())
@@ -57,12 +57,12 @@ def parse_workload(
 
     Args:
         data: The mapping.
-        source: What it is called in errors.
-        folder: Where the paths of traces begin.
-        requests: How many there are at most, in place of what the mapping says.
+        source: What errors call it.
+        folder: The folder from which relative paths of traces start.
+        requests: The most requests, in place of the number in the mapping.
 
     Raises:
-        WorkloadError: It isn't a workload; the message names the key.
+        WorkloadError: The mapping isn't a workload; the message names the key.
     """
     wanted = "a mapping with process and mix"
     keys = Keys(data, source, "", f"{wanted}, or with streams")
