@@ -29,7 +29,7 @@ _LOOKS_LIKE = "HashOwner,HashApp,HashFunction,Trigger,1,...,1440"
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
-    """Calls at random times in their minute; the function is the `source`, its trigger the `label`."""
+    """Calls at random times in their minute; `source` is the function, `label` its trigger."""
     functions, minutes = _counted(lines)
     for number, (who, calls) in enumerate(minutes):
         callers = array("I")

@@ -9,7 +9,7 @@ from replay.readers.lines import Lines, shown
 
 EXAMPLE = "2023-11-16 18:15:46.6805900"
 
-# Azure's traces of 2023 have 100 ns digits and no zone; the one of 2024 has microseconds and +00:00.
+# Azure's traces of 2023 have units of 100 ns and no zone; the one of 2024, microseconds and +00:00.
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )

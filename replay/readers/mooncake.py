@@ -14,9 +14,9 @@ _LOOKS_LIKE = '{"timestamp": 0, "input_length": 655, "output_length": 52, "hash_
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
-    """One entry per line; `hash_ids`, the blocks shared with other prompts, are left out.
+    """One entry per line; `hash_ids`, the blocks shared with other prompts, are ignored.
 
-    See `token_entry` for what becomes of the lengths.
+    `token_entry` says how the lengths are used.
     """
     del chance
     for line in lines:

@@ -63,25 +63,26 @@ def open_trace(
     sort_window_s: float = 0.0,
     seed: int | str = 0,
 ) -> Iterator[TraceEntry]:
-    """Reads a trace as a stream, in order of time; the file is open while it is being read.
+    """Reads a trace as a stream, in order of time; the file stays open while it is being read.
 
-    What happens to it, in this order: sorting, cutting out the slice, scaling the rate, speeding
-    up. A last line without a line end counts if it is whole, as published traces end so.
+    The steps are, in this order: sort, cut out the slice, scale the rate, speed up. A last line
+    without a line end counts if it is complete, since some published traces end that way.
 
     Args:
         path: A file, plain or gzip, or a pipe.
-        format: One of `FORMATS`; None tells it by the first line.
+        format: One of `FORMATS`; None recognises it by the first line.
         speed: How much faster to replay; deadlines keep their budgets.
-        rate_scale: By how much to multiply arrivals: below 1 they are left out by chance, above
-            it repeated between their neighbours.
+        rate_scale: The factor on the number of arrivals. Below 1, random arrivals are left out;
+            above 1, arrivals are repeated between their neighbours.
         slice_s: The seconds of the trace to read, from and up to; None is its end. The slice's
             start is time 0.
-        sort_window_s: How far an arrival may be out of order. A window's arrivals are held.
-        seed: Same seed, same arrivals.
+        sort_window_s: How far an arrival may be out of order. The arrivals of one window are held
+            in memory.
+        seed: The same seed gives the same arrivals.
 
     Raises:
         ValueError: An option is out of range or the format isn't known.
-        TraceError: The file can't be read as a trace. Comes with the entry where it shows.
+        TraceError: The file can't be read as a trace. Raised on reaching the entry concerned.
     """
     options = _Options(speed, rate_scale, slice_s, sort_window_s, seed)
     if format is not None and format not in FORMATS:

@@ -49,10 +49,10 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of some numbers, each as likely.
+    """One of several numbers, each equally likely.
 
     Attributes:
-        values: At least one.
+        values: The numbers, at least one.
     """
 
     values: tuple[float, ...]

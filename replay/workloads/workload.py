@@ -70,7 +70,7 @@ class Stream:
         return self.load * capacity_per_s
 
     def arrivals(self, setting: Setting, name: str = "0") -> Iterator[Arrival]:
-        """Its requests in order of time; `name` separates its random numbers from other streams'."""
+        """Its requests in order of time; `name` makes its randomness differ from other streams'."""
         seed = f"{setting.seed} {name}"
         rate_per_s = self.mean_rate_per_s(setting.capacity_per_s)
         senders = self.process.streams(rate_per_s, f"{seed} times")
