@@ -24,7 +24,7 @@ from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 
 WHOLE_REQUESTS = 10_000
-"""For a longer workload the closer bound takes too long; for this many requests it takes a minute."""
+"""For a longer workload the closer bound takes too long; for this many it takes a minute."""
 
 FILE = "bounds.sqlite"
 

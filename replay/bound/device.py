@@ -30,7 +30,7 @@ class Device:
     def __init__(
         self, parallel: int, lanes: Sequence[Lane], times_ns: Sequence[Ints], clock: Clock
     ) -> None:
-        """Counts service times in steps."""
+        """Converts service times to steps."""
         self.parallel = parallel
         self.lanes = lanes
         self._end = clock.steps

@@ -103,22 +103,22 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Option:
-    """A batch of one size, run with one offer in one place, within one phase of it.
+    """A batch of one size, run with one offer in one place, within one phase of the place.
 
     Attributes:
         place: Index of the place.
         size: How many requests the batch holds.
         least_ns: The shortest service time.
-        longest_ns: The longest one.
-        from_ns: The batch begins then or later.
-        before_ns: The batch begins before that time.
-        by_ns: The batch is done then or earlier.
+        longest_ns: The longest service time.
+        from_ns: The batch begins at this time or later.
+        before_ns: The batch begins before this time.
+        by_ns: The batch is done at this time or earlier.
         out_ns: As in `Conditions`.
         back_ns: As in `Conditions`.
         room_ns: The distinct service times, ascending.
         price_ns: For a batch that has at least `room_ns[k]` of time, the least expected time
-            on the device per success that any rule can reach which sees the outcome only when
-            it is there: the minimum over h <= room of E[min(S, h)] / P(S <= h).
+            on the device per success, over all rules that see the outcome only when it is there:
+            the minimum over h <= room of E[min(S, h)] / P(S <= h).
     """
 
     place: int
@@ -164,11 +164,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Targets that are alike, taken together.
+    """Identical targets, taken together.
 
     Attributes:
         targets: Their specifications.
-        conditions: What is true of each of them.
+        conditions: The conditions of each of them.
         parallel: How many batches they run at the same time, together.
     """
 
@@ -188,10 +188,10 @@ class Place:
 
 @dataclass(slots=True)
 class Fleet:
-    """All places, and what each class can be served with.
+    """All places, and the options for each class.
 
     Attributes:
-        places: Groups of targets that are alike.
+        places: Groups of identical targets.
     """
 
     places: tuple[Place, ...]

@@ -33,7 +33,7 @@ _LARGEST = 200_000
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """Ways to serve requests: one share of a batch each."""
+    """Ways to serve requests, each of them one share of a batch."""
 
     row: Ints
     place: Ints

@@ -51,7 +51,7 @@ _FIRST_FARE = 0.3
 can be served, the best of those prices is close to 0, and the search can't descend from there."""
 
 _FEW = 0.05
-"""At the lowest of these prices, the request that is dearest to serve pays this share of its worth."""
+"""At the lowest of these prices, the request dearest to serve pays this share of its worth."""
 
 _MEMORY = 0.6
 """How much of the previous direction is kept, so that fares don't oscillate."""
@@ -193,7 +193,7 @@ def _columns(
 
 
 def _windows(found: Requests, offers: _Offers) -> tuple[Ints, Ints, Ints]:
-    """Which requests can be served at all, and the begin and end of each one's window per option."""
+    """Which requests can be served at all, and the begins and ends of their windows by option."""
     able = np.zeros(len(found.worth), bool)
     begins_ns: list[Ints] = [np.empty(0, np.int64)]
     ends_ns: list[Ints] = [np.empty(0, np.int64)]

@@ -360,7 +360,7 @@ class Fleet:
         return FleetWorld(links, uneven, widths, shared, handover)
 
     def conditions(self, seed: int | str = 0) -> dict[str, Conditions]:
-        """What the bounds need to know; where they can't express something, it is in their favour."""
+        """What the bounds need to know; what they can't express is taken in their favour."""
         longest = self._longest_ns(seed)
         found = {}
         for device in self.devices:

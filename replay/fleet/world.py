@@ -93,18 +93,18 @@ Steps = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How fast a device was in the course of time, as a journal tells it.
+    """The pace of a device over time, as a journal shows it.
 
     Attributes:
-        steps: From when on batches took how many times as long as usual, in order; None where
-            there were none for so long that nobody knows.
-        usual_ns: By model, variant and batch size how long that is.
-        cycle_ns: After so long that comes again.
-        begin_ns: Where in it time 0 is with `FIRST_SEED`, where it belongs to the very requests
-            that are played. With other seeds, and where it is None, that is by chance.
-        known: How many times as long it is where nobody knows: one of these, by chance; until the
-            tempo is placed by it, as usual.
-        seed: Of that chance.
+        steps: Pairs of a time and how many times as long as usual batches took from then on, in
+            order; None where the pace is unknown, since no batch ran near that time.
+        usual_ns: The usual time by model, variant and batch size.
+        cycle_ns: The length after which the steps repeat.
+        begin_ns: The position in the cycle at time 0 with `FIRST_SEED`, if the played requests are
+            those of the journal. With other seeds, or if None, it is random.
+        known: The factors one of which is chosen at random where the pace is unknown. Before
+            `placed` it holds only 1, the usual pace.
+        seed: The seed of the random choices.
     """
 
     steps: tuple[tuple[int, float | None], ...]
