@@ -26,12 +26,12 @@ TOLERATED_LAG_MS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """Something that submits one scan after another.
+    """A source that submits one scan after another.
 
     Attributes:
-        number: From 0.
+        number: Its number, from 0.
         fps: Scans per second.
-        deadline_ms: From when a scan is sent to when its result has to be there.
+        deadline_ms: Time from sending a scan until its result has to be there.
         offset: When it sends its first scan, as a share of its period.
     """
 
@@ -120,14 +120,14 @@ class Record:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run, to be shown while it lasts.
+    """Counts of a run, shown while it lasts.
 
     Attributes:
-        sent: Requests so far.
-        verdicts: How they ended, by verdict.
-        answered: Those with an answer.
-        correct: Those with the right one.
-        latencies_ms: Of the answers.
+        sent: Requests sent so far.
+        verdicts: Requests per verdict.
+        answered: Requests with an answer.
+        correct: Requests with a right answer.
+        latencies_ms: Latencies of the answers.
     """
 
     sent: int = 0

@@ -69,16 +69,16 @@ class Crossing:
 
 
 class End(asyncio.BufferedProtocol):
-    """Where a connection enters or leaves the link.
+    """The point where a connection enters or leaves the link.
 
     Args:
-        out: The stream of what is read here.
-        back: The stream of what is written here.
-        on_lost: Called once when the connection is gone at this end.
-        on_made: Called once when it is there.
+        out: The stream of bytes read here.
+        back: The stream of bytes written here.
+        on_lost: Called once when the connection is lost at this end.
+        on_made: Called once when it is made.
 
     Attributes:
-        transport: What it reads from and writes to; None before it is there and after it is lost.
+        transport: The transport it reads and writes; None before it is made and after it is lost.
     """
 
     def __init__(

@@ -189,7 +189,7 @@ class Stream:
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Breaks a connection: its peer gets an error and not an end, where that is TCP."""
+    """Resets a connection: over TCP its peer gets an error rather than an end of stream."""
     peer = transport.get_extra_info("socket")
     if peer is not None and peer.family != socket.AF_UNIX:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

@@ -1,4 +1,4 @@
-"""The core of every open-loop generator: send on schedule, whatever comes back, and wait for ends."""
+"""What open-loop generators share: sending on schedule, whatever comes back, and the outcomes."""
 
 from __future__ import annotations
 
