@@ -142,7 +142,7 @@ def _cost_per_thousand(run: Figures) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How a policy's promises held."""
+    """How well a policy's predictions held."""
 
     policy: str
     points: Sequence[tuple[float, float, int]]

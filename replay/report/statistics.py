@@ -35,7 +35,7 @@ class Estimate:
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """The mean of the values that aren't None, with Student's t interval; `None` if there are none."""
+    """The mean of the values that aren't None, with Student's t interval; `None` without any."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None

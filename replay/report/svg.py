@@ -37,7 +37,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What a direction of a chart means.
+    """One axis of a chart.
 
     Attributes:
         title: The quantity with its unit.
