@@ -35,7 +35,7 @@ STORY_ENTRIES = 2_000
 """Enough for a simulation to tell the story of an impossible decision, and no more."""
 
 ROWS = 20_000
-"""The most requests of a run whose rows are kept; all requests are counted."""
+"""The most rows of a run that are kept; all requests are counted."""
 
 BOUND_REQUESTS = 1_000_000
 """The bound of a longer workload is not computed."""

@@ -15,7 +15,7 @@ from types import FrameType
 from replay.simulator import Simulator
 
 LIMIT_S = 30.0
-"""The longest time without a request arriving or ending, which normally takes microseconds."""
+"""How long may pass without a request arriving or ending, which normally takes microseconds."""
 
 LOOK_S = 1.0
 """The interval between checks. `NoEnd` is raised again at each check, in case it was swallowed

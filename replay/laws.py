@@ -119,7 +119,7 @@ class Watch:
         return self._handle(event, event, now_ns)
 
     def swap(self, make_policy: MakePolicy, now_ns: int) -> list[Command]:
-        """Swaps the policy, from now on."""
+        """Swaps in another policy."""
         self.policy = watched(make_policy())
         return self._handle(PolicySwapped("other", self.policy), make_policy, now_ns)
 

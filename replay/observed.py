@@ -58,8 +58,8 @@ class Seen:
         shapes: The shapes of its items.
         took_ns: Time from `begun_ns` until the scheduler heard of its end. The usual travel time to
             the target is not part of it.
-        factor: How many times as long its items take as items of the profiled size, where the model
-            takes items of any size.
+        factor: The factor between the times of its items and of items of the profiled size, where
+            the model takes items of any size.
     """
 
     rung: Rung
@@ -163,7 +163,7 @@ class Observation:
                 if target_id in self._watches:
                     self._watches[target_id].lose_all()
             case Gap():
-                # The fate of the batches in flight is unknown.
+                # What became of the batches in flight is unknown.
                 for watch in self._watches.values():
                     watch.lose_all()
 
@@ -213,7 +213,7 @@ class Observation:
     ) -> Tempo | None:
         """The device's pace over time: at each moment, the pace of the batch begun nearest to it.
 
-        It starts at the first request, and is None further than `_REACH_NS` from every batch.
+        It begins at the first request, and is None further than `_REACH_NS` from every batch.
         """
         first_ns = self.came_ns[0] if self.came_ns else 0
         profiled_ns = {rung: fmean(samples) for rung, samples in _profiled(spec).items()}
@@ -238,10 +238,10 @@ class Observation:
         return Tempo(tuple(steps), usual, max(1, self.until_ns - first_ns), begin_ns)
 
     def pace(self, target_id: str, truth: Truth) -> float:
-        """How many times its true time a batch usually took; 1 if there were no batches.
+        """The median ratio of batch times to those in `truth`; 1 if there were no batches.
 
-        It is a median, so a moment in which the machine was slow counts little; such moments differ
-        from run to run.
+        A moment in which the machine was slow counts little in a median; such moments differ from run
+        to run.
         """
         usual_ns = {rung: median(samples) for rung, samples in truth.times.items()}
         found = self._net(target_id, truth.request_ns)

@@ -94,7 +94,7 @@ class World(Protocol):
         """When a batch of this size, sent now, arrives at a far target."""
 
     def ends_ns(self, target_id: str, begun_ns: int, service_ns: int) -> int:
-        """When a batch ends that begins at `begun_ns` and takes `service_ns` by itself."""
+        """When a batch ends that starts at `begun_ns` and takes `service_ns` by itself."""
 
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         """When the results of a batch are back from a far target."""
@@ -155,14 +155,13 @@ class Simulator:
         service_ns: The true service time of each batch, which the policy can't see.
         limits: As in the daemon.
         world: Changes these times; None leaves them as they are, with every target on this box.
-        on_run: Called for every batch that begins.
+        on_run: Called for every batch that starts.
         at_once: Whether requests that arrive at the same time are submitted in one event, as in a
             daemon that reads them together; otherwise each is submitted alone.
         on_look: Looks at the scheduler from time to time, first after moment 0.
 
     Attributes:
         scheduler: The core that is driven.
-        scheduler: The core that is played with.
     """
 
     def __init__(

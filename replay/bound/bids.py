@@ -47,7 +47,7 @@ class Bid:
     Attributes:
         place: Index of the place.
         rows: The requests that it can serve at all; the other arrays have an entry for each.
-        first_ns: The earliest time at which a batch with the request can begin.
+        first_ns: The earliest time at which a batch with the request can start.
         end_ns: The latest time at which device time is of use to the request.
         price_ns: The least device time per success of a batch.
         cost_ns: The same, shared by the most requests that a batch can hold.
@@ -72,7 +72,7 @@ class Bid:
         self.cost_ns = self.price_ns / self._company.most(self.first_ns, self.last_ns)
 
     def bill(self, prices: Prices) -> tuple[Floats, Ints]:
-        """The least cost per success of a batch with each request, and when that batch begins."""
+        """The least cost per success of a batch with each request, and when that batch starts."""
         if prices.free:
             return np.zeros(len(self.rows)), self.first_ns
         anywhere = self.cost_ns * prices.least(self.first_ns, self.end_ns)
@@ -82,12 +82,12 @@ class Bid:
         return np.maximum(anywhere, at_once), begin_ns
 
     def shared(self, begin_ns: Ints) -> Floats:
-        """Device time per success for batches that begin at the given times, one for each row."""
+        """Device time per success for batches that start at the given times, one for each row."""
         shared: Floats = self.price_ns / self._company.at(begin_ns)
         return shared
 
     def corners_ns(self) -> Ints:
-        """The first and last begins and ends of batches, and those one batch further inside."""
+        """The first and last starts and ends of batches, and those one batch further inside."""
         lengths_ns = np.arange(3).reshape(-1, 1) * self._least_ns
         first_ns = self.first_ns + lengths_ns
         last_ns = self.last_ns + self._least_ns - lengths_ns

@@ -66,11 +66,11 @@ class Device:
         """The probability that each of the planned batches is run.
 
         Goes forward, in chunks as long as the shortest batch: everything that leads to the batches
-        of a chunk has begun before it. A batch that an outage cuts short is followed by the next
+        of a chunk has started before it. A batch that an outage cuts short is followed by the next
         planned batch.
 
         Args:
-            begins: The steps in which batches would begin, ascending.
+            begins: The steps in which batches would start, ascending.
             lane: The lane that would run in each.
         """
         many = len(begins)
@@ -98,7 +98,7 @@ class Device:
         return odds[:many]
 
     def _plan(self, earned: Floats) -> tuple[Floats, Floats, Ints]:
-        """For each step: the most earned from it on, the most with a batch begun in it, its lane.
+        """For each step: the most earned from it on, the most with a batch started in it, its lane.
 
         Goes backward, in chunks as long as the shortest batch: the values that the batches of a
         chunk lead to are known by then.
@@ -125,7 +125,7 @@ class Device:
         return value, gain, lane
 
     def _earned(self, fares: Floats) -> Floats:
-        """What a batch of each lane earns if it begins in each step."""
+        """What a batch of each lane earns if it starts in each step."""
         earned = np.zeros((len(self.lanes), self._end))
         for row, lane in zip(earned, self.lanes, strict=True):
             first, last = lane.edges[0], lane.edges[-1]

@@ -66,22 +66,22 @@ def exact_bound(
     """The optimum over all schedules of a clairvoyant, for up to about 30 requests.
 
     A schedule consists of batches. Each runs on one target without interruption, one after the
-    other there, and begins when all of its requests have arrived. Each request is in at most one
+    other there, and starts when all of its requests have arrived. Each request is in at most one
     batch. A batch has exactly as many requests, of one class, as one of the measured sizes. A
     request's worth counts if its batch is done by its deadline; a late one may fill a place.
 
     Why it is the optimum. Every schedule can be shifted to the left without any batch ending later:
-    batch by batch in order of time, let each begin when its last request has come (or its phase
-    begins), or at the end of the batch before it. And without loss every batch has a request that
+    batch by batch in order of time, let each start when its last request has come (or its phase
+    starts), or at the end of the batch before it. And without loss every batch has a request that
     is in time; a batch without one is left out. So on each target it suffices to consider the
-    begins that are the sum of an arrival or the begin of a phase, and the service times of batches
-    that could have followed one another from there on. For each (option, begin) an integer says how
-    often it is used; at every begin a constraint limits how many batches overlap. Given the
+    starts that are the sum of an arrival or the start of a phase, and the service times of batches
+    that could have followed one another from there on. For each (option, start) an integer says how
+    often it is used; at every start a constraint limits how many batches overlap. Given the
     batches, assigning requests to them is a transportation problem, whose optimum is integral, so
     those variables need not be integers.
 
-    Why it is an upper bound when times are random, or there are too many begins. A batch takes
-    the least of its `times`: no policy does better in any run. Where more than `starts` begins
+    Why it is an upper bound when times are random, or there are too many starts. A batch takes
+    the least of its `times`: no policy does better in any run. Where more than `starts` starts
     remain, all times are rounded down to a grid: if s' >= s + S then
     floor(s') >= floor(s) + floor(S), and s + S <= d gives floor(s) + floor(S) <= floor(d), so
     every schedule is still among those considered. If the time limit stops the solver, `value` is
@@ -102,7 +102,7 @@ def exact_bound(
         padding: A batch may also hold fewer requests than its size, in the time of a full one.
             The bound then also holds for policies that send copies of a request, which may fill
             places.
-        starts: The most (place, batch, begin); if there are more, time is counted more coarsely.
+        starts: The most (place, batch, start); if there are more, time is counted more coarsely.
         time_limit_s: How long the solver may take.
     """
     requests = sorted(arrivals, key=lambda arrival: arrival.at_ns)
@@ -128,12 +128,12 @@ def exact_bound(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch that could be begun.
+    """A batch that could be started.
 
     Attributes:
         option: The option it runs with, in steps of the grid.
         kind: Its class.
-        begin: When it begins.
+        begin: When it starts.
         in_time: The requests that would be in time.
         arrived: How many requests of the class have arrived by then.
     """
@@ -152,7 +152,7 @@ class _Batch:
     def beats(self, other: _Batch) -> bool:
         """Whether a smaller batch, no longer, has room for all who would be in time in the other.
 
-        Both begin at the same time, in the same place.
+        Both start at the same time, in the same place.
         """
         return (
             self.kind == other.kind
@@ -219,13 +219,13 @@ class _Line:
         self._by = [min(end_ns // grid_ns, option.by_ns) for end_ns in ends_ns]
 
     def releases(self) -> Iterator[int]:
-        """The times at which a batch could begin without waiting for another batch."""
+        """The times at which a batch could start without waiting for another batch."""
         for release in self._from:
             if release < self._option.before_ns:
                 yield max(release, self._option.from_ns)
 
     def batch(self, begin: int) -> _Batch | None:
-        """The batch that could begin at a time; None if no request in it would be in time."""
+        """The batch that could start at a time; None if no request in it would be in time."""
         option = self._option
         if not option.from_ns <= begin < option.before_ns:
             return None
@@ -303,7 +303,7 @@ def _solve(
     gain[count:fillers] = [worth[r] for _, r in seats]
     upper = np.ones(columns)
     upper[:count] = [
-        # on a coarse grid a batch may take no time, so any number of them can begin together
+        # on a coarse grid a batch may take no time, so any number of them can start together
         program.parallel[batch.option.place] if batch.option.least_ns else len(worth)
         for batch in batches
     ]
@@ -332,7 +332,7 @@ def _tidy(value: float, worth: Floats) -> float:
 
 
 def _add_capacity(rows: _Rows, program: _Program) -> None:
-    """At no begin does a place run more batches than it can."""
+    """Limits the batches that a place runs at each start to what it can run at once."""
     for place, parallel in enumerate(program.parallel):
         own = [(b, batch) for b, batch in enumerate(program.batches) if batch.option.place == place]
         order = np.array([b for b, _ in own], np.int64)
@@ -349,7 +349,7 @@ def _add_fillers(
 ) -> None:
     """A request that fills a place has arrived, fills no other, and is in time nowhere.
 
-    The requests that a batch could take are the first arrivals of its class, up to its begin. So
+    The requests that a batch could take are the first arrivals of its class, up to its start. So
     Hall's condition has to be checked only for each number of first arrivals.
     """
     for kind, own in program.members.items():

@@ -1,4 +1,4 @@
-"""What the batches of one option would earn at each time at which they could begin.
+"""What the batches of one option would earn at each time at which they could start.
 
 Time is counted in steps of a grid, with everything rounded down, so that whatever fits in reality
 fits on the grid: floor(s) + floor(S) <= floor(s + S).
@@ -28,8 +28,8 @@ class Clock:
 
     Attributes:
         grid_ns: Length of a step.
-        origin_ns: Begin of the first step.
-        from_ns: Begins of the stretches that are left out, ascending.
+        origin_ns: Start of the first step.
+        from_ns: Starts of the stretches that are left out, ascending.
         until_ns: Their ends.
         steps: Number of steps until the last batch is done.
     """
@@ -59,7 +59,7 @@ def make_clock(
     is left out: by then every useful batch is done.
 
     Args:
-        first_ns: Begins of the windows.
+        first_ns: Starts of the windows.
         end_ns: Their ends.
         longest_ns: The longest service time.
         least_ns: The shortest service time.
@@ -162,7 +162,7 @@ class Lane:
         """How often batches are expected to serve each request in time.
 
         Args:
-            steps: The steps in which they begin.
+            steps: The steps in which they start.
             odds: The probability that each of them is run.
             fares: The fare of each request, with a 0 at the end.
         """

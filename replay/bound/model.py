@@ -56,11 +56,11 @@ class Conditions:
     Attributes:
         out_ns: The least time that a request needs to reach it.
         back_ns: The least time that its result needs to return.
-        up: The spans in which it is up, in order; a batch must begin and end within one of them.
+        up: The spans in which it is up, in order; a batch must start and end within one of them.
             None means always.
         parallel: How many batches it runs at the same time.
-        slowdown: Pairs of a time and how many times as long batches take that begin from then on,
-            in order. Before the first, times are unchanged.
+        slowdown: Pairs of a time and the factor on the service times of batches that start from
+            then on, in order. Before the first, times are unchanged.
 
     Raises:
         ValueError: A time is negative, a span is empty or out of order, a factor is not above 0,
@@ -90,7 +90,7 @@ class Conditions:
             raise ValueError("a target's slowdown is a factor above 0")
 
     def phases(self) -> list[tuple[int, int, int, float]]:
-        """Phases as (begin from, begin before, end by, factor), each with at least one begin."""
+        """Phases as (start from, start before, end by, factor), without empty ones."""
         steps = [(-FAR_NS, 1.0), *self.slowdown, (FAR_NS, 1.0)]
         spans = ((-FAR_NS, FAR_NS),) if self.up is None else self.up
         return [
@@ -110,8 +110,8 @@ class Option:
         size: How many requests the batch holds.
         least_ns: The shortest service time.
         longest_ns: The longest service time.
-        from_ns: The batch begins at this time or later.
-        before_ns: The batch begins before this time.
+        from_ns: The batch starts at this time or later.
+        before_ns: The batch starts before this time.
         by_ns: The batch is done at this time or earlier.
         out_ns: As in `Conditions`.
         back_ns: As in `Conditions`.
@@ -135,7 +135,7 @@ class Option:
     times_ns: Ints
 
     def windows(self, at_ns: Ints, deadline_ns: Ints) -> tuple[Ints, Ints, Ints]:
-        """The first and the last time a batch with each request could begin, and its latest end."""
+        """The first and the last time a batch with each request could start, and its latest end."""
         first_ns = np.maximum(at_ns + self.out_ns, self.from_ns)
         end_ns = np.minimum(deadline_ns - self.back_ns, self.by_ns)
         return first_ns, np.minimum(end_ns - self.least_ns, self.before_ns - 1), end_ns

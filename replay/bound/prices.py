@@ -67,8 +67,8 @@ def price_list(
     Args:
         demand: The requests.
         places: The places that can serve them.
-        from_ns: Begin of the stretch.
-        until_ns: Its end, after its begin.
+        from_ns: Start of the stretch.
+        until_ns: Its end, after its start.
         columns: The most columns of the program; to stay below, time is divided more coarsely.
     """
     edges_ns = _edges(demand, from_ns, until_ns, max(4 * _COARSEST, columns // 16))

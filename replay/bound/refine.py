@@ -1,4 +1,4 @@
-"""Better prices by column generation: batches that run without interruption, begun at good times.
+"""Better prices by column generation: batches that run without interruption, started at good times.
 
 The program of `prices.py` lets a request be served in pieces all over its window, so its prices
 are too low where deadlines are tight. Here a column is a request's share of one batch at one
@@ -108,7 +108,7 @@ def _size(demand: Demand, bids: Sequence[Bid], edges_ns: Ints) -> float:
 
 
 def _ways(bid: Bid, at: Ints, begin_ns: Ints) -> _Ways:
-    """The ways of serving entries `at` of a bid in batches with the given begins."""
+    """The ways of serving entries `at` of a bid in batches with the given starts."""
     busy_ns = bid.price_ns[at]
     return _Ways(
         bid.rows[at],
@@ -129,7 +129,7 @@ def _answer(
 ) -> tuple[float, _Ways]:
     """The bound that prices give, and the best way for each request at these prices.
 
-    With `spread`, also the best way in each place, with begins all over the request's window.
+    With `spread`, also the best way in each place, with starts all over the request's window.
     """
     priced = [Prices(edges_ns, row) for row in prices]
     gain = np.full((len(demand.worth), len(prices)), -np.inf)

@@ -76,16 +76,16 @@ class Prices:
         return paid
 
     def run(self, begin_ns: Ints, length_ns: int) -> Floats:
-        """The price of a stretch of this length from each begin."""
+        """The price of a stretch of this length from each start."""
         return self._paid_until(begin_ns + length_ns) - self._paid_until(begin_ns)
 
     def least_run(
         self, first_ns: Ints, last_ns: Ints, length_ns: int, company: Company
     ) -> tuple[Floats, Ints]:
-        """The least price per request of a stretch with a begin from first to last, and that begin.
+        """The least price per request of a stretch with a start from first to last, and that start.
 
-        Its price is shared by as many requests as `company` gives for its begin. The price is
-        piecewise linear in the begin, with corners where either end of the stretch is at an edge.
+        Its price is shared by as many requests as `company` gives for its start. The price is
+        piecewise linear in the start, with corners where either end of the stretch is at an edge.
         Between two changes of the company it is least at such a corner or at a change, where there
         are no fewer to share it than to either side.
         """
@@ -103,7 +103,7 @@ class Prices:
 
 
 class Company:
-    """How many requests of a class could be in one batch that begins at a given time.
+    """How many requests of a class could be in one batch that starts at a given time.
 
     They have arrived by then, and would be in time.
 
@@ -113,7 +113,7 @@ class Company:
         known_from_ns: Requests with deadlines up to this time may be missing; batches before it
             count as full.
         length_ns: The least time from a request's arrival to the return of its result.
-        shift_ns: How long after that arrival the batch begins.
+        shift_ns: How long after that arrival the batch starts.
         size: The most requests in a batch.
     """
 
@@ -142,7 +142,7 @@ class Company:
         return changes_ns
 
     def at(self, begin_ns: Ints) -> Floats:
-        """The number for batches with the given begins; at least 1, at most the size."""
+        """The number for batches with the given starts; at least 1, at most the size."""
         begun = np.searchsorted(self._first_ns, begin_ns, side="right")
         ended = np.searchsorted(self._last_ns, begin_ns, side="left")
         together: Floats = np.clip(begun - ended, 1, self._size).astype(np.float64)
@@ -151,7 +151,7 @@ class Company:
         return together
 
     def most(self, first_ns: Ints, last_ns: Ints) -> Floats:
-        """The most for any begin from first to last; the number only rises at arrivals."""
+        """The most for any start from first to last; the number only rises at arrivals."""
         inner = -self._fewest(
             np.searchsorted(self._first_ns, first_ns, side="left"),
             np.searchsorted(self._first_ns, last_ns, side="right") - 1,

@@ -193,7 +193,7 @@ def _columns(
 
 
 def _windows(found: Requests, offers: _Offers) -> tuple[Ints, Ints, Ints]:
-    """Which requests can be served at all, and the begins and ends of their windows by option."""
+    """Which requests can be served at all, and the starts and ends of their windows by option."""
     able = np.zeros(len(found.worth), bool)
     begins_ns: list[Ints] = [np.empty(0, np.int64)]
     ends_ns: list[Ints] = [np.empty(0, np.int64)]

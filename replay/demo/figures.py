@@ -59,14 +59,15 @@ machine the delay is longer, by about the generator's largest lag in sending."""
 class Phase:
     """A part of the demo.
 
-    name: Its name in the figures.
-    title: Its title in tables.
-    policy: The box's policy during it.
-    load: The offered share of the capacity.
-    accept_late: Whether the callers take late answers.
-    budget_ms: What the box is told instead of the deadlines.
-    kills: Whether a worker is killed in it.
-    why: Its purpose, shown while it runs.
+    Attributes:
+        name: Its name in the figures.
+        title: Its title in tables.
+        policy: The box's policy during it.
+        load: The offered share of the capacity.
+        accept_late: Whether the callers take late answers.
+        budget_ms: What the box is told instead of the deadlines.
+        kills: Whether a worker is killed in it.
+        why: Its purpose, shown while it runs.
     """
 
     name: str

@@ -78,18 +78,17 @@ class Truth:
 
     Attributes:
         sigma: Lognormal noise on top of the profile's own spread.
-        bias: How many times as long as profiled everything takes.
+        bias: The factor between the profiled times and the true ones.
         misprediction: The largest share by which the profile is wrong; drawn per variant.
-        drift: Pairs of a time and how many times as long everything takes from then on, in order.
+        drift: Pairs of a time and the factor on all times from then on, in order.
         times: By model, variant and batch size, samples of what batches really take, one of which
             is drawn for each batch. The profile is used where there is no entry.
         tempo: The pace of the device over time, where it is known; batch times are then not drawn.
         request_ns: How much longer a running batch takes for each request that arrives at the box
             meanwhile, where the device shares its processor with the scheduler.
         handover_ns: How long the idle device takes to begin a batch that arrives.
-        sizes: By model and variant, for inputs of any size: how many times as long items of each
-            size step take as items of the profiled size, as `scheduler.core.sizes.factor_at`
-            expects it.
+        sizes: By model and variant, for inputs of any size: for each size step the factor on the
+            time of items of the profiled size, as `scheduler.core.sizes.factor_at` expects it.
     """
 
     sigma: float = 0.0
@@ -163,7 +162,7 @@ class Fleet:
                 )
 
     def missed(self, last_ns: int) -> list[str]:
-        """A note if scripted events or drifts come after the last request, which none can meet."""
+        """A note if scripted events or drifts come only after the last request has ended."""
         moments = [incident.at_ns for incident in self.script]
         moments += [at_ns for device in self.devices for at_ns, _ in device.truth.drift]
         late = sum(at_ns > last_ns for at_ns in moments)

@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 2.0
 JOURNAL = ".journal"
 
 Sizes = tuple[tuple[int, float], ...]
-"""Size steps, in order, and how many times as long as the measured items their items take."""
+"""Size steps, in order, each with the factor on the time of items of the measured size."""
 
 _P95 = NormalDist().inv_cdf(0.95)
 _COLUMNS = "model, accelerator, batch, 50th and 90th percentile"

@@ -88,7 +88,7 @@ class Link:
 
 
 Steps = tuple[tuple[int, float], ...]
-"""Pairs of a time and how many times as long batches take that begin from then on, in order."""
+"""Pairs of a time and the factor on the times of batches that start from then on, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class Tempo:
     """The pace of a device over time, as a journal shows it.
 
     Attributes:
-        steps: Pairs of a time and how many times as long as usual batches took from then on, in
-            order; None where the pace is unknown, since no batch ran near that time.
+        steps: Pairs of a time and the factor on the usual batch times from then on, in order. The
+            factor is None where the pace is unknown, since no batch ran near that time.
         usual_ns: The usual time by model, variant and batch size.
         cycle_ns: The length after which the steps repeat.
         begin_ns: The position in the cycle at time 0 with `FIRST_SEED`, if the played requests are
@@ -115,7 +115,7 @@ class Tempo:
     seed: int | str = FIRST_SEED
 
     def placed(self, seed: int | str) -> Tempo:
-        """The tempo with a begin, which is the same for all devices with this seed and cycle."""
+        """The tempo with `begin_ns` set, the same for all devices with this seed and cycle."""
         if self.begin_ns is not None and seed == FIRST_SEED:
             return self
         begin_ns = random.Random(f"{seed} tempo").randrange(self.cycle_ns)
@@ -124,11 +124,11 @@ class Tempo:
 
     @property
     def least(self) -> float:
-        """How many times as long as usual batches took at the fastest moment."""
+        """The smallest factor on the usual batch times."""
         return min(1.0 if factor is None else factor for _, factor in self.steps)
 
     def factor(self, at_ns: int) -> float:
-        """How many times as long as usual a batch takes that begins at `at_ns`."""
+        """The factor on the usual time of a batch that starts at `at_ns`."""
         factor = _step_at(self.steps, (at_ns + (self.begin_ns or 0)) % self.cycle_ns)
         if factor is not None:
             return factor
@@ -142,7 +142,7 @@ class Course:
     Attributes:
         slow: Slow spells and drift.
         stalls: Spans in which nothing moves there, in order and disjoint.
-        tempo: Its pace apart from that; None if that is constant.
+        tempo: Its pace apart from that; None if that pace is constant.
     """
 
     slow: Steps = ()
@@ -150,7 +150,7 @@ class Course:
     tempo: Tempo | None = None
 
     def factor(self, at_ns: int) -> float:
-        """How many times its usual time a batch takes that begins at `at_ns`."""
+        """The factor on the time of a batch that starts at `at_ns`."""
         slow = _step_at(self.slow, at_ns)
         return slow if self.tempo is None else slow * self.tempo.factor(at_ns)
 
@@ -273,7 +273,7 @@ class Incident:
         what: `down` and `up` are reported to the scheduler; `stall` and `slow` are not.
         for_ns: How long a stall or a slow spell lasts; None is for ever. For a target that goes
             down, the time after which it is announced to be back; None announces nothing.
-        factor: For a slow spell, how many times as long everything takes.
+        factor: For a slow spell, the factor on all times.
     """
 
     at_ns: int

@@ -98,7 +98,7 @@ class End(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio calls it."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's has the same methods only
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's isn't a subclass
         self._out.begin_at(self.transport)
         self._back.end_at(self.transport)
         self._on_made()

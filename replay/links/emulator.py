@@ -47,7 +47,7 @@ class LinkEmulator:
 
     All connections share the link's rate. Bytes arrive unchanged and in order, and TLS passes
     through. A connection is accepted at once, as the kernel does it, but opens at the destination
-    after the delay of the way there, and carries the caller's bytes after a round trip. Use it on
+    after the one-way delay, and carries the caller's bytes after a round trip. Use it on
     a running loop, with `async with`; it adds little to the delays while that loop is not busy.
 
     Args:

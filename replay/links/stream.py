@@ -170,7 +170,7 @@ class Stream:
     def _end(self, sink: asyncio.Transport) -> None:
         try:
             sink.write_eof()
-        except OSError:  # it broke after its own end was sent, of which asyncio tells nobody
+        except OSError:  # it broke after its own end of stream, which asyncio doesn't report
             reset(sink)
             return
         self.ended = True

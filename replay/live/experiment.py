@@ -18,7 +18,7 @@ _CACHED = "cache", "cache (running)", "cache (near)"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C was pressed while requests were sent, or the cause ended the run, e.g. a broken trace.
+    """Ctrl-C ended the run while requests were sent, or its `__cause__` did, e.g. a broken trace.
 
     Attributes:
         result: The result over the requests that had ended.

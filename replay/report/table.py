@@ -25,7 +25,7 @@ _POLICY_WIDTH = 8
 _BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
 
 _MOST_AFTER_LAST = 0.05
-"""The share of on-time weight done after the last request came from which a note is shown."""
+"""A note is shown if more than this share of the on-time weight came after the last request."""
 
 _NOTHING = "–"  # noqa: RUF001 - a dash marks an empty cell
 
