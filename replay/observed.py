@@ -240,8 +240,8 @@ class Observation:
     def pace(self, target_id: str, truth: Truth) -> float:
         """The median ratio of batch times to those in `truth`; 1 if there were no batches.
 
-        A moment in which the machine was slow counts little in a median; such moments differ from run
-        to run.
+        A moment in which the machine was slow counts little in a median; such moments differ from
+        run to run.
         """
         usual_ns = {rung: median(samples) for rung, samples in truth.times.items()}
         found = self._net(target_id, truth.request_ns)

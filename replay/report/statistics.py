@@ -1,4 +1,4 @@
-"""Means over seeds with their confidence intervals, and paired differences."""
+"""Means over seeds, with their confidence intervals."""
 
 from __future__ import annotations
 
