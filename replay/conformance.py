@@ -162,8 +162,8 @@ def decides_the_same_again(make: MakePolicy) -> None:
     again = repr(list(Simulator(policy, TARGETS, true_times(3)).run(workload(3))))
     demand(
         first == again,
-        "6 (determinism): what it kept of one scheduler outlived it; begin anew when `view` is "
-        "another object",
+        "6 (determinism): state of one scheduler was carried over to another; begin afresh when "
+        "`view` is another object",
     )
 
 
@@ -214,7 +214,7 @@ def says_at_once_what_nobody_can_do(make: MakePolicy) -> None:
         "a request with a budget of 2 ms, where one takes 3 ms, was not dropped on arrival",
     )
     watch.handle(Submitted((Request(2, kind, 2 * MS, accept_late=True),)), 0)
-    demand(watch.runs, "a request that may be late was left waiting by an idle target")
+    demand(watch.runs, "a request that may be late was left waiting while a target was idle")
     watch.close()
 
 
@@ -223,7 +223,7 @@ def serves_below_capacity(make: MakePolicy) -> None:
     arrivals = [replace(a, budget_ns=200 * MS) for a in workload(9, count=200, gap_ms=20)]
     endings = list(Simulator(make(), TARGETS, true_times(9)).run(arrivals))
     share = sum(ending.in_time for ending in endings) / len(endings)
-    demand(share >= 0.9, f"only {share:.0%} of an easy workload were in time")
+    demand(share >= 0.9, f"only {share:.0%} of an easy workload was in time")
 
 
 LAWS: tuple[Callable[[MakePolicy], None], ...] = (
@@ -319,7 +319,7 @@ class _Looked:
         while True:
             before = _photograph(view)
             decision = next(decisions, None)
-            demand(_photograph(view) == before, "the policy changed the view, which is to be read")
+            demand(_photograph(view) == before, "the policy changed the view, which is read-only")
             if decision is None:
                 return
             yield decision

@@ -41,7 +41,7 @@ BOUND_REQUESTS = 1_000_000
 """The bound of a longer workload is not computed."""
 
 _CHANGED = (
-    "{} changed while it was played: policies got {:,} to {:,} requests, and are not to be "
+    "{} changed while it was played: policies got {:,} to {:,} requests, so they can't be "
     "compared; play a copy of it"
 )
 
@@ -78,7 +78,7 @@ class PolicyChoice:
             try:
                 options[key] = load(value)
             except MALFORMED:
-                raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
+                raise ValueError(f"policy {text!r}: {key} has a value that can't be read") from None
         choice = cls(text, name, tuple(options.items()))
         with noted(f"policy {text!r} was made"):
             choice.make()
@@ -337,8 +337,8 @@ def _results(
                 yield futures[future], future.result()
         except BrokenProcessPool:
             found = (
-                "a process that plays has died, as where memory runs out (try fewer --jobs) or "
-                "foreign code crashes"
+                "a simulation process died, e.g. because memory ran out (try fewer --jobs) or "
+                "native code crashed"
             )
             if doing := found_in(Path(notes)):
                 found += f"; meanwhile {', and '.join(doing)}"

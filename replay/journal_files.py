@@ -161,7 +161,7 @@ class JournalFile:
         if sound.zeros:
             self._note(f"{self.path} ends in zeros after record {self.number}")
         elif left:
-            self._note(f"{self.path} is cut off: the last {left} bytes are no whole record")
+            self._note(f"{self.path} is cut off: the last {left} bytes are not a whole record")
 
     def _error(self, found: str, expected: str) -> JournalError:
         return JournalError(str(self.path), self.number or None, found, expected)

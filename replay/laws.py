@@ -34,7 +34,7 @@ from scheduler.core.targets import Run, TargetState
 MakePolicy = Callable[[], Policy]
 
 
-_NO_QUANTILE = "; the policy has no attribute `quantile`, and is taken to count on 0.5"
+_NO_QUANTILE = "; the policy has no attribute `quantile`, so 0.5 is assumed"
 _CAUSALITY = "5 (causality): an effect is never before its cause"
 _ANSWERED = frozenset({Outcome.COMPLETED, Outcome.LATE})
 
@@ -273,16 +273,16 @@ class Watch:
             if run_id in scheduler.runs:
                 self.handle(BatchDone(run_id), now_ns)
         self.handle(Woken(), now_ns)
-        demand(set(self.finished) == set(self.submitted), "1 (conservation): everybody has ended")
-        demand(not scheduler.ledger.records, "1 (conservation): everybody ends")
+        demand(set(self.finished) == set(self.submitted), "1 (conservation): every request ends")
+        demand(not scheduler.ledger.records, "1 (conservation): every request ends")
         self.check_determinism()
         self.check_honest_knowledge()
         for request_id in self.submitted:
             story = scheduler.story(request_id)
-            demand(isinstance(story[0].what, Submitted), "1 (conservation): everybody ends")
+            demand(isinstance(story[0].what, Submitted), "1 (conservation): every request ends")
             demand(
                 self.finished[request_id] in [entry.what for entry in story],
-                "1 (conservation): everybody ends",
+                "1 (conservation): every request ends",
             )
 
 

@@ -333,7 +333,7 @@ def observed_fleet(path: Path, note: Note = warn, begin_ns: int | None = None) -
     """
     specs = [spec for spec in targets(path, note, whole=False) if spec.offers]
     if not specs:
-        raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
+        raise FleetError(f"{path} names no target that had a model ready; give a --fleet")
     observation = Observation(read_on_one_clock(path, note, whole=False), specs)
     devices = tuple(
         Device(spec, way_to(spec), observation.truth(spec, begin_ns=begin_ns)) for spec in specs

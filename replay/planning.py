@@ -84,7 +84,7 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
     if live and ask.fleet is None:
         ask = replace(ask, fleet=ask.url or "live")
     if ask.only != "*" and ask.source != SCENARIOS:
-        raise AskError(f"--only is for {SCENARIOS!r}, of which it chooses some")
+        raise AskError(f"--only is for {SCENARIOS!r}: it selects some of them")
     experiments = [replace(each, with_bound=ask.bound) for each in _planned(ask)]
     for each in experiments:
         # A faulty source shows when its first request is read.
@@ -150,7 +150,9 @@ def _workload(ask: Ask, name: str, workload: Workload) -> Experiment:
         _refuse_trace_options(ask)
     for option, is_given in _of_traces(ask).items():
         if is_given:
-            raise AskError(f"{option} is for a trace by itself; {ask.source} says it of its own")
+            raise AskError(
+                f"{option} is for a trace given by itself; {ask.source} says this about its own"
+            )
     if ask.load is not None:
         workload = workload.with_load(ask.load)
     elif traced:
@@ -187,11 +189,11 @@ def _trace(ask: Ask, path: Path) -> Experiment:
         path, Mix([entry]), ask.format, ask.speed, ask.rate_scale, _slice(ask.slice)
     )
     workload = Workload((stream,), requests=ask.requests)
-    notes = [f"every request of the trace is one of model {model!r}"]
+    notes = [f"every request of the trace is for model {model!r}"]
     if ask.format is None and format_of(path) == "rates":
         notes.append(
-            "the numbers of the trace are read as requests per second; where they are times, "
-            "--format tells their unit, as timestamps-s or timestamps-ms"
+            "the numbers of the trace are read as requests per second; if they are times, give "
+            "their unit with --format, e.g. timestamps-s or timestamps-ms"
         )
     fleet = replace(fleet, notes=(*fleet.notes, *notes))
     return Experiment(path.name.split(".")[0], WorkloadSource(workload), fleet)
@@ -209,7 +211,8 @@ def _journal(ask: Ask, path: Path) -> Experiment:
         fleet = observed_fleet(path, begin_ns=source.begin_ns)
         if source.begin_ns is None:
             note = (
-                "at another speed the devices' moments are shifted by chance: see several --seeds"
+                "at another speed, the devices are fast and slow at random times: compare several "
+                "--seeds"
             )
             fleet = replace(fleet, notes=(*fleet.notes, note))
     return Experiment(path.stem, source, fleet, at_once=True)
@@ -221,7 +224,7 @@ def _fleet(ask: Ask) -> Fleet:
     try:
         return load_fleet("live")
     except Unavailable as error:
-        raise Unavailable(f"{error} Where none does, --fleet FILE names the targets") from None
+        raise Unavailable(f"{error} Without a box, name the targets with --fleet FILE") from None
 
 
 def _refuse_trace_options(ask: Ask) -> None:
@@ -257,8 +260,8 @@ def _slice(text: str | None) -> tuple[float, float | None]:
         raise AskError(f"--slice is FROM:TO in seconds, such as 60:120, not {text!r}") from None
     last = math.inf if found[1] is None else found[1]
     if not 0 <= found[0] < last or found[1] == math.inf:
-        wanted = "goes from a second, 0 or more, to a later one, or without one to the end"
-        raise AskError(f"--slice {wanted}, as 60:, not {text!r}")
+        wanted = "FROM:TO in seconds with 0 <= FROM < TO, or FROM: up to the end"
+        raise AskError(f"--slice is {wanted}, such as 60:, not {text!r}")
     return found
 
 

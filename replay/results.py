@@ -390,5 +390,5 @@ def read_results(path: Path | str) -> list[RunResult]:
     """
     data = json.loads(Path(path).read_text())
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise ValueError(f"{path}: no results of a replay, or of another version")
+        raise ValueError(f"{path}: not the results of a replay, or from another version")
     return [RunResult.from_data(each) for each in data["results"]]

@@ -289,7 +289,7 @@ async def _take_policy(box: Box, client: AsyncClient, policy: str) -> None:
         if status["policy"]["name"] == policy and not status["held"]:
             return
         await asyncio.sleep(_LOOK_S)
-    raise DemoError(f"the box did not take over the policy {policy!r}:\n{box.log()}")
+    raise DemoError(f"the box did not switch to policy {policy!r}:\n{box.log()}")
 
 
 def _settle_down(cores: set[int]) -> None:

@@ -247,7 +247,7 @@ def _recovery(found: Figures | None) -> Iterator[RenderableType]:
     said = ", ".join(f"{n:,} {outcome}" for outcome, n in sorted(found["outcomes"].items()))
     line = Text(f"kill -9 of {found['target']} (pid {found['pid']}): ", style="bold")
     if again is None:
-        line.append("no result came any more", style="red")
+        line.append("no more results came", style="red")
     else:
         line.append(f"results again after {again:.2f} s", style="not bold green")
     line.append(f"; sent meanwhile: {said or 'nothing'}", style="not bold")

@@ -143,7 +143,9 @@ class DeviceFile(_Strict):
     @model_validator(mode="after")
     def _scales_what_it_shares(self) -> DeviceFile:
         if self.models and "time_scale" in self.model_fields_set:
-            raise ValueError("time_scale is for the fleet's models; models of its own are as told")
+            raise ValueError(
+                "time_scale is for the fleet's models; a device's own models are not scaled"
+            )
         return self
 
 

@@ -81,7 +81,7 @@ class LinkEmulator:
         self._listen = _parsed(listen)
         self._to = _parsed(to)
         if self._to.port == 0:
-            raise ValueError(f"{to!r}: connections lead to a port from 1 on")
+            raise ValueError(f"{to!r}: the destination needs a port, 1 or more")
         self._outages = _in_order(outages)
         self._seed = seed
         now_ns = time.monotonic_ns()
@@ -274,7 +274,9 @@ class LinkEmulator:
 def _parsed(place: str) -> Address:
     address = parse_address(place if "://" in place else f"tcp://{place}")
     if address.scheme == "tls":
-        raise ValueError(f"{place!r}: TLS passes as it is: {str(address).replace('tls', 'tcp', 1)}")
+        raise ValueError(
+            f"{place!r}: TLS passes as it is, so give {str(address).replace('tls', 'tcp', 1)}"
+        )
     return address
 
 
@@ -283,9 +285,13 @@ def _in_order(outages: Sequence[tuple[float, float]]) -> list[tuple[float, float
     for from_s, for_s in ordered:
         if not (math.isfinite(from_s + for_s) and from_s >= 0 and for_s > 0):
             raise ValueError(
-                f"an outage begins at 0 s or later and lasts, not {from_s:g}+{for_s:g}"
+                "an outage begins at 0 s or later and lasts more than 0 s, "
+                f"not {from_s:g}+{for_s:g}"
             )
     for (from_s, for_s), (then_s, _) in pairwise(ordered):
         if from_s + for_s > then_s:
-            raise ValueError(f"the outage {from_s:g}+{for_s:g} isn't over at {then_s:g} s")
+            raise ValueError(
+                f"the outage {from_s:g}+{for_s:g} isn't over at {then_s:g} s, "
+                "when the next one begins"
+            )
     return ordered

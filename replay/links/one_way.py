@@ -56,7 +56,7 @@ class OneWay:
         if self.mbps is not None and not (math.isfinite(self.mbps) and self.mbps > 0):
             raise ValueError(f"mbps is above 0, or None for no limit, not {self.mbps!r}")
         if self.mbps is not None and self.trace is not None and self.trace.capacity is not None:
-            raise ValueError("the recording has a capacity: there is no mbps beside it")
+            raise ValueError("the recording has a capacity, so mbps can't be given too")
 
     @classmethod
     def half(

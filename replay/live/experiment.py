@@ -77,8 +77,8 @@ def play_experiment(
     if cached:
         warnings.append(
             f"the box had the answers to {cached:,} of {result.rows.seen:,} requests in its cache, "
-            "because each model is always sent the same; without `cache` in its configuration the "
-            "devices are measured"
+            "because each model is always sent the same inputs; to measure the devices, remove "
+            "`cache` from its configuration"
         )
     result.notes += warnings
     return result, warnings

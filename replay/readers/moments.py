@@ -46,7 +46,7 @@ class Moments:
             raise self._lines.error(f"{self._name} is {shown(text)}", f"one like {EXAMPLE}")
         head, seconds, fraction, zone = match.groups(default="")
         if int(seconds) > _LEAP_S:
-            found = f"{self._name} is no time (second {seconds})"
+            found = f"{self._name} is not a valid time (second {seconds})"
             raise self._lines.error(found, "a date and a time")
         if head + zone != self._minute:
             self._minute_s = self._epoch_s(head, zone)
@@ -60,5 +60,5 @@ class Moments:
             moment = datetime.fromisoformat(f"{minute}{zone[:3]}:{zone[-2:]}")
             return int(moment.astimezone(timezone.utc).timestamp())
         except (ValueError, OverflowError) as error:
-            found = f"{self._name} is no time ({error})"
+            found = f"{self._name} is not a valid time ({error})"
             raise self._lines.error(found, "a date and a time") from None

@@ -25,7 +25,8 @@ def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
             raise lines.error("a blank line before it", "a rate for each second, 0 where none came")
         rate = lines.number_from_0(line.strip(), "the rate")
         if rate > MOST_PER_S:
-            wanted = f"at most {MOST_PER_S:g} per second (of times, --format tells the unit)"
+            hint = "if these are times, give their unit with --format"
+            wanted = f"at most {MOST_PER_S:g} per second ({hint})"
             raise lines.error(f"the rate is {line.strip()}", wanted)
         due += rate
         count = int(due + 1e-9)

@@ -88,7 +88,7 @@ def _ns(lines: Lines, unit: str | None, text: str) -> int:
     digits = _UNITS[unit]
     at_ns: int = int(whole) * 10**digits + int(fraction[:digits].ljust(digits, "0") or "0")
     if at_ns > _LARGEST_NS:
-        raise lines.error(f"the time is {shown(text)} {_WORDS[unit]}", "one in 31,000 years")
+        raise lines.error(f"the time is {shown(text)} {_WORDS[unit]}", "one within 31,000 years")
     return at_ns
 
 

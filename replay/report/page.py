@@ -126,7 +126,7 @@ def _calibration(found: Study) -> dict[str, Any]:
         for each in said
     ]
     live = all(run.result.against == "live" for run in found.runs())
-    without = "A live run hears of no promises" if live else "Nothing was promised"
+    without = "A live run reports no promises" if live else "Nothing was promised"
     return {
         "calibration": calibration_chart(found, said),
         "calibration_rows": rows,

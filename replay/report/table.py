@@ -155,7 +155,7 @@ def points(found: Estimate) -> str:
 def verdict(difference: Difference) -> str:
     """The verdict on a difference, in words."""
     if difference.estimate.half_width is None:
-        seeds = "one seed" if difference.estimate.count == 1 else "cases with unlike seeds"
+        seeds = "one seed" if difference.estimate.count == 1 else "cases with different seeds"
         return f"{seeds}: no interval"
     return "clear" if difference.clear else "within chance"
 
@@ -166,20 +166,20 @@ def notes(found: Study) -> list[str]:
     if not found.even():
         said.append(
             "The policies did not all play the same cases with the same seeds: "
-            "their means over all cases are not of the same work."
+            "their means over all cases are not comparable."
         )
     if any(run.result.closed for run in found.runs()):
         said.append(
-            "Clients waited for each answer before they asked again, so each policy was asked for "
-            "something else, and for less the slower it was: compare what is on time per second, "
-            "and take no overload from it."
+            "Clients waited for each answer before they asked again, so each policy got different "
+            "requests, and fewer the slower it was: compare the requests on time per second, and "
+            "conclude nothing about overload."
         )
     said += _short(found)
     strides = [run.result.rows.stride for run in found.runs()]
     if max(strides, default=1) > 1:
         said.append(
             f"Of the longest run one request in {max(strides)} was kept: quantiles and charts "
-            "of latency and time are of these, shares and counts are of all."
+            "of latency and time are based on these, shares and counts on all."
         )
     return said
 
@@ -195,8 +195,8 @@ def _short(found: Study) -> Iterator[str]:
     if share > _MOST_AFTER_LAST:
         yield (
             f"{case_name} is short: {share:.0%} of what {policy} has on time still waited or ran "
-            "when the last request came, and had the devices to itself from then on: that flatters "
-            "who serves late. Play more (--requests, a longer trace)."
+            "when the last request came, and had the devices to itself from then on. That flatters "
+            "policies that serve late. Play more (--requests, a longer trace)."
         )
 
 

@@ -81,7 +81,7 @@ def parse_workload(
     keys.finish()
     waiting = any(isinstance(each, ClientStream) for each in streams)
     if waiting and len(streams) > 1:
-        raise WorkloadError(f"{source}: clients stand alone: no other stream goes with them")
+        raise WorkloadError(f"{source}: a stream of clients must be the only stream")
     endless = waiting or any(isinstance(each, Stream) and each.end_s is None for each in streams)
     if endless and seconds is None and requests is None:
         raise WorkloadError(f"{source} has no end; give it seconds or requests")
@@ -127,7 +127,7 @@ def _process(keys: Keys, name: str, mix: Mix) -> Stream:
     if cameras and (unsent := mix.unsent(cameras)):
         raise keys.problem(
             "cameras",
-            f"should be enough for each kind of the mix to have one: of {cameras} none would send "
+            f"should be enough that each kind of the mix has one: with {cameras}, none would send "
             f"{', '.join(unsent)}; {mix.enough_senders()} are enough",
         )
     rate, load = _rate(keys, cameras)

@@ -183,7 +183,9 @@ class Workload:
                 as loads and others are not.
         """
         if isinstance(self.streams[0], ClientStream):
-            raise WorkloadError("clients ask as fast as they are answered, whatever the load")
+            raise WorkloadError(
+                "the load of clients can't be set: they ask as fast as they are answered"
+            )
         streams = [stream for stream in self.streams if isinstance(stream, Stream)]
         if len(streams) < len(self.streams):
             raise WorkloadError("the load of a trace can't be set; give it a rate_scale")
