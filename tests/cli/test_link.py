@@ -81,7 +81,7 @@ def test_a_list_of_numbers_is_what_it_is_called(tmp_path):
         (["--loss", "2"], "loss is a share from 0 to below 1, not 2.0"),
         (["--format", "mbps"], "--format and --interval-s describe a recording"),
         (["--from", "nowhere.txt"], "nowhere.txt: can't be opened"),
-        (["--listen", "tls://0.0.0.0:1"], "TLS passes as it is: tcp://0.0.0.0:1"),
+        (["--listen", "tls://0.0.0.0:1"], "TLS passes as it is, so give tcp://0.0.0.0:1"),
         (["--listen", "unix:///no/such/folder"], "No such file or directory"),
     ],
 )
