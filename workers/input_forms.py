@@ -1,4 +1,4 @@
-"""The smaller forms of inputs that a `model.yaml` allows, held against the model's signature."""
+"""The smaller input forms that a `model.yaml` allows, checked against the model's signature."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _STEPS = 255
 
 
 def forms_of(content: ModelFile, signature: Signature) -> tuple[InputForms, ...]:
-    """What may be made smaller, and how.
+    """The inputs that may be made smaller, and how.
 
     Raises:
-        ModelFileError: Something is said of an input that is not there, or can't be so.
+        ModelFileError: An entry names an unknown input, or does not fit its dtype or shape.
     """
     specs = {spec.name: spec for spec in signature.inputs}
     found = []
@@ -62,7 +62,7 @@ def _jpeg(where: str, spec: TensorSpec, entry: JpegEntry) -> Encoding:
 def _mapping(
     where: str, spec: TensorSpec, entry: JpegEntry
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What a step of 8 bits is multiplied by, and what is added then."""
+    """The scale and offset that turn an 8-bit step into the input's value."""
     said = [each is not None for each in (entry.range, entry.mean, entry.std)]
     if spec.dtype == "uint8":
         if any(said):
