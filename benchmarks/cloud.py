@@ -113,7 +113,7 @@ def measure_growth(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measure and write the figures."""
-    parser = argparse.ArgumentParser(description="what our cloud application costs")
+    parser = argparse.ArgumentParser(description="the cost of the cloud application")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     found: dict[str, Any] = {"load_before": os.getloadavg()}
     arguments = parser.parse_args()

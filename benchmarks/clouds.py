@@ -194,7 +194,7 @@ COMMANDS: dict[str, Callable[..., list[str]]] = {
 
 def main() -> None:
     """Serve until told to stop."""
-    parser = argparse.ArgumentParser(description="another server to try cloud targets on")
+    parser = argparse.ArgumentParser(description="another server, to test cloud targets")
     parser.add_argument("name", choices=COMMANDS)
     name = parser.parse_args().name
     with tempfile.TemporaryDirectory(prefix="laxity-cloud-") as folder:

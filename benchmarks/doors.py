@@ -322,7 +322,7 @@ def contenders(folder: Path) -> dict[str, Callable[[], Any]]:
 
 def main() -> None:
     """Measure, print a table and write the file."""
-    parser = argparse.ArgumentParser(description="what each door costs")
+    parser = argparse.ArgumentParser(description="the cost of each door")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--only", help="names, separated by commas")
     arguments = parser.parse_args()

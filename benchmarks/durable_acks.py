@@ -87,7 +87,7 @@ def main() -> None:
     """Measure and write the figures."""
     parser = argparse.ArgumentParser(description="acknowledgements of durable tasks")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured")
+    parser.add_argument("--folder", type=Path, help="a folder on the disk to measure")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="laxity-acks-", dir=arguments.folder) as name:
         write_figures(asyncio.run(measure(Path(name))), arguments.json)

@@ -351,7 +351,7 @@ async def measure(box: Victim, kills: int, tasks: int, longest_s: float) -> dict
 def main() -> int:
     """Measure, write the figures, and fail if a promise was broken."""
     parser = argparse.ArgumentParser(description="kill -9 of the process that keeps the tasks")
-    parser.add_argument("--box", choices=("bare", "real"), default="bare", help="what is killed")
+    parser.add_argument("--box", choices=("bare", "real"), default="bare", help="the box to kill")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument(

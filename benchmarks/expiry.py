@@ -154,8 +154,8 @@ def stopped(pid: int) -> Iterator[None]:
 def main() -> None:
     """Measure every door."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    parser.add_argument("--rounds", type=int, default=100, help="of two requests, for each door")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of two requests, per door")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -151,15 +151,17 @@ def main(argv: Iterable[str] | None = None) -> None:
     """Measure, print and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--points", type=int, help="only so many of the points")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each point and round")
-    parser.add_argument("--rounds", type=int, default=3, help="so often each point is played")
-    parser.add_argument("--learn-seconds", type=float, default=20.0, help="of each watched load")
+    parser.add_argument("--points", type=int, help="play only so many of the points")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="length of each point and round"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often each point is played")
+    parser.add_argument(
+        "--learn-seconds", type=float, default=20.0, help="length of each learning load"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", default="goodput")
-    parser.add_argument(
-        "--niceness", type=int, default=0, help="of the box, beside others on the machine"
-    )
+    parser.add_argument("--niceness", type=int, default=0, help="niceness of the box's processes")
     arguments = parser.parse_args(None if argv is None else list(argv))
     found = measure(arguments)
     for key, value in found["verdict"].items():

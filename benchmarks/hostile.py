@@ -298,10 +298,10 @@ def measure(folder: Path, deadline_ms: float, core: int | None) -> dict[str, Any
 
 def main() -> None:
     """Measure, print a table and write the file."""
-    parser = argparse.ArgumentParser(description="what hostile clients cost the others")
+    parser = argparse.ArgumentParser(description="the cost of hostile clients to others")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--deadline-ms", type=float, default=100.0, help="the tenant's budget")
-    parser.add_argument("--apart", action="store_true", help="the attackers on a core of their own")
+    parser.add_argument("--apart", action="store_true", help="give the attackers their own core")
     arguments = parser.parse_args()
     core = None
     if arguments.apart:

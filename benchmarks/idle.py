@@ -71,7 +71,7 @@ def _name_of(process: psutil.Process) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="to watch it for")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to observe it")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
     write_figures(measure(args.seconds), args.json)

@@ -122,7 +122,7 @@ async def measure(seconds: float) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="for each figure")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="per figure")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     write_figures(asyncio.run(measure(options.seconds)), options.json)

@@ -164,13 +164,15 @@ def measure_slices(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--policy", default="goodput,edf,window", help="which, with commas")
+    parser.add_argument("--policy", default="goodput,edf,window", help="separated by commas")
     parser.add_argument("--instances", type=int, default=30)
     parser.add_argument("--requests", type=int, default=16)
-    parser.add_argument("--time-limit-s", type=float, default=30.0, help="of the solver, each")
-    parser.add_argument("--slice", help="scenarios, with commas, of which to take the first")
-    parser.add_argument("--seeds", default="101,102,103", help="of the slices, with commas")
-    parser.add_argument("--moves", type=int, default=300_000, help="of the search, each slice")
+    parser.add_argument(
+        "--time-limit-s", type=float, default=30.0, help="of the solver, per instance"
+    )
+    parser.add_argument("--slice", help="take the first requests of these scenarios")
+    parser.add_argument("--seeds", default="101,102,103", help="of the slices, separated by commas")
+    parser.add_argument("--moves", type=int, default=300_000, help="of the search, per slice")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
     if args.slice:

@@ -42,11 +42,11 @@ MARGIN_S = 5.0
 def main() -> None:
     """Measure and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="Where the figures go.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="Write the figures to this file.")
     parser.add_argument(
-        "--seconds", type=float, default=15.0, help="Of each part without failures."
+        "--seconds", type=float, default=15.0, help="Length of each part without failures."
     )
-    parser.add_argument("--cut", type=float, default=30.0, help="For how long cables are cut.")
+    parser.add_argument("--cut", type=float, default=30.0, help="How long cables are cut.")
     parser.add_argument("--load", type=float, default=0.8, help="As a share of all capacity.")
     asked = parser.parse_args()
     figures: dict[str, Any] = {

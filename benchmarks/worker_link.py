@@ -202,7 +202,7 @@ def measure_graph() -> dict[str, float]:
 
 def main() -> None:
     """Measure, print a table and write the file."""
-    parser = argparse.ArgumentParser(description="the link to a worker beside a compiled graph")
+    parser = argparse.ArgumentParser(description="the worker link compared with a compiled graph")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
     found = {"link": measure_link(), "compiled_graph": measure_graph()}

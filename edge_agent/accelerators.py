@@ -52,7 +52,7 @@ def openvino_devices() -> Found:
     try:
         import openvino
     except ImportError as error:
-        return Found(notes=(f"Intel's GPUs and NPUs are not looked for without OpenVINO: {error}",))
+        return Found(notes=(f"Intel's GPUs and NPUs are not probed without OpenVINO: {error}",))
     found = []
     try:
         core = openvino.Core()

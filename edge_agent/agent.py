@@ -122,7 +122,7 @@ class Agent:
         except RayActorError:  # it reads the file when it restarts
             pass
         except RayTaskError as error:  # of any kind: keep watching for later changes
-            told = f"the configuration could not be taken over: {cause_of(error)}"
+            told = f"the configuration could not be reloaded: {cause_of(error)}"
             print(told, file=sys.stderr, flush=True)
         if self._doors is not None:
             self._doors.reload()

@@ -121,7 +121,7 @@ class Cluster:
 def _check_path(folder: Path) -> None:
     longest = f"{folder}/session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"
     if not longest.isascii():
-        raise AgentError(f"Ray takes no path but of ASCII, not {folder}; {_ELSEWHERE}")
+        raise AgentError(f"Ray needs an ASCII path, not {folder}; {_ELSEWHERE}")
     if len(longest) > LONGEST_SOCKET_PATH:
         many = len(longest) - LONGEST_SOCKET_PATH
         told = f"Ray's sockets in {folder} have paths that are {many} bytes too long"
@@ -132,7 +132,9 @@ def _store_folder(folder: Path) -> str | None:
     """The folder for Ray's shared memory, or None for Ray's default, which must be writable."""
     if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK):
         return None
-    _log.warning("%s can't be written: Ray shares memory in files of %s", _SHARED_MEMORY, folder)
+    _log.warning(
+        "%s can't be written: Ray keeps shared memory in files in %s", _SHARED_MEMORY, folder
+    )
     return str(folder)
 
 

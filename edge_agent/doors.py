@@ -157,7 +157,7 @@ class Doors:
                 return
             if time.monotonic() - started_s > _STEADY_S:
                 delay_s = _FIRST_DELAY_S
-            print(f"{door.spec.stem} door {why}; it starts again", file=sys.stderr)
+            print(f"{door.spec.stem} door {why}; it is restarted", file=sys.stderr)
             self._stopping.wait(delay_s)
             delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
 

@@ -191,12 +191,12 @@ def _device(found: Accelerator, hardware: Hardware) -> DeviceConfig:
 def describe(hardware: Hardware) -> list[str]:
     """Describe the hardware in lines for people."""
     cpu = hardware.cpu
-    quota = f", limited to the time of {cpu.quota_cores:g}" if cpu.quota_cores else ""
+    quota = f", limited to the CPU time of {cpu.quota_cores:g}" if cpu.quota_cores else ""
     lines = [
         f"CPU     {cpu.model} ({cpu.architecture})",
         f"        {_count(len(cpu.cores), 'core')}, {_count(len(cpu.usable), 'thread')} usable: "
         f"{_ranges(cpu.usable)}{quota}",
-        f"        {' '.join(cpu.isa) or 'no instruction set extension of interest'}",
+        f"        {' '.join(cpu.isa) or 'no relevant instruction set extension'}",
         f"Memory  {_gib(hardware.memory_bytes)}",
     ]
     if hardware.tegra is not None:

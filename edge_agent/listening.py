@@ -58,7 +58,7 @@ def _check_path(address: Address, path: Path) -> None:
     except OSError as error:
         raise _refusal(address, f"the folder can't be made: {error.strerror}") from None
     if path.exists() and not path.is_socket():  # a stale socket is deleted later
-        raise _refusal(address, f"{path} is there, and is no socket")
+        raise _refusal(address, f"{path} exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))

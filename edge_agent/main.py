@@ -46,7 +46,7 @@ console = whole_lines()
             "edge_agent --config edge.yaml --join 10.0.0.7:8702",
             "share work with that box and those it knows",
         ),
-        ("edge_agent --probe", "say what this box has, and stop"),
+        ("edge_agent --probe", "print the hardware of this box and exit"),
     ),
 )
 def serve(
@@ -60,11 +60,11 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="The native door of another box of the site; may be said several times.",
+            help="The native door of another box of the site; may be given several times.",
         ),
     ] = None,
     probe_only: Annotated[
-        bool, typer.Option("--probe", help="Say what this box has, and stop.")
+        bool, typer.Option("--probe", help="Print the hardware of this box and exit.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --probe: as JSON.")] = False,
     show_version: Annotated[
@@ -80,12 +80,10 @@ def serve(
         print(f"laxity {version('laxity')}")
         return
     if as_json and not probe_only:
-        _complain(
-            "--json goes with --probe; what a box that runs says is in `laxity status --json`"
-        )
+        _complain("--json works only with --probe; for a running box use `laxity status --json`")
         raise typer.Exit(2)
     if probe_only and (config is not None or models is not None or join):
-        _complain("--probe looks at the box alone: leave out --config, --models and --join")
+        _complain("--probe works without a configuration: leave out --config, --models and --join")
         raise typer.Exit(2)
     if wrong := _unusable(config, models, join or ()):
         _complain(wrong)
@@ -120,7 +118,7 @@ def _probe(as_json: bool) -> int:
 def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> str | None:
     """What is wrong with the command line, whatever the configuration says."""
     if config is not None and config.exists() and not (config.is_file() or config.is_dir()):
-        return f"--config {config}: a file is wanted, for it is read again when it changes"
+        return f"--config {config}: must be a regular file, as it is read again when it changes"
     if models is not None and not models.is_dir():
         return f"--models {models}: there is no such folder (to just look around: laxity demo)"
     for place in join:

@@ -93,8 +93,8 @@ def _in_a_process(arguments: WorkerArguments, tell: Tell) -> DeviceFigures:
     except EOFError:
         process.join()
         raise AgentError(
-            f"{arguments[0].id}: its process ended with status {process.exitcode}; what it died "
-            "of is left out the next time"
+            f"{arguments[0].id}: its process ended with status {process.exitcode}; run it again: "
+            "what ends it three times is left out"
         ) from None
     finally:
         process.terminate()

@@ -26,7 +26,7 @@ def allow_open_files(connections: int) -> None:
         raise AgentError(
             f"this shell or service may have {hard} files open; the agent needs {LEAST}, and one "
             f"more for each client at once, {wanted} with limits.connections: {connections}. "
-            f"`ulimit -n {wanted}` raises that, or LimitNOFILE={wanted} of a systemd service"
+            f"Raise that by `ulimit -n {wanted}`, or LimitNOFILE={wanted} in a systemd service"
         )
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

@@ -72,10 +72,10 @@ class Probing:
             if isinstance(found, Exception):
                 raise found
             if found is not None:
-                since = f"since the process that looked for them {before}"
+                since = f"since the process that probed them {before}"
                 notes = [f"{name} was not asked for devices, {since}" for name in left_out]
                 return replace(found, notes=(*found.notes, *notes))
-        raise AgentError(f"what this box has can't be found out: the process that looks {why}")
+        raise AgentError(f"the hardware of this box can't be probed: the probing process {why}")
 
     def _started(self, left_out: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

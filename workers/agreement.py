@@ -48,7 +48,7 @@ def disagreement(found: Tensors, expected: Tensors, tolerance: Tolerance) -> str
             return f"'{name}' has shape {have.shape} instead of {want.shape}"
         if have.dtype.kind == want.dtype.kind == "S":
             if not np.array_equal(have, want):
-                return f"'{name}' has other texts"
+                return f"'{name}' has different texts"
             continue
         if have.dtype != want.dtype:
             return f"'{name}' is {have.dtype} instead of {want.dtype}"
@@ -80,7 +80,7 @@ def batch_fault(
         row = {name: array[index : index + 1] for name, array in together.items()}
         difference = disagreement(row, run(item), tolerance)
         if difference is not None:
-            return f"item {index} of a batch of {len(alone)} differs from it alone: {difference}"
+            return f"item {index} of a batch of {len(alone)} differs when run alone: {difference}"
     return None
 
 

@@ -65,12 +65,12 @@ class CompiledCache:
         files = [path for path in _files(folder) if path.name != _MANIFEST]
         sealed = _read_manifest(folder / _MANIFEST)
         if sealed is None:
-            fault = f"{len(files)} files without a seal of this box" if files else None
+            fault = f"{len(files)} files without this box's seal" if files else None
         else:
             fault = self._difference(files, sealed, folder)
         if fault is not None:
             _clear(folder)
-            return f"the compiled model in {folder} is not used and made again: {fault}"
+            return f"the compiled model in {folder} is discarded and compiled again: {fault}"
         self._sound[folder] = looks
         return None
 
@@ -96,11 +96,11 @@ class CompiledCache:
         found = {str(path.relative_to(folder)): path for path in files}
         for name in sorted(found.keys() | sealed.keys()):
             if name not in found:
-                return f"{name} is gone"
+                return f"{name} is missing"
             if name not in sealed or not hmac.compare_digest(
                 self._digest(found[name]), sealed[name]
             ):
-                return f"{name} is not as this box wrote it"
+                return f"{name} is not the file that this box wrote"
         return None
 
     def _digest(self, path: Path) -> str:

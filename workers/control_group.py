@@ -34,7 +34,7 @@ def hand_on_controllers(root: Path = Path("/")) -> None:
     own = str(os.getpid())
     try:
         if (group / "cgroup.procs").read_text("ascii").split() != [own]:
-            raise ControlGroupError("no control group: other processes share this one's")
+            raise ControlGroupError("no control group: other processes share the group of this one")
         leaf = group / _LEAF
         leaf.mkdir(exist_ok=True)
         (leaf / "cgroup.procs").write_text(own, "ascii")
@@ -62,7 +62,7 @@ def join_group(name: str, memory_bytes: int, root: Path = Path("/")) -> Path:
     try:
         granted = (parent / "cgroup.subtree_control").read_text("ascii").split()
         if "memory" not in granted:
-            raise ControlGroupError("no control group: the memory controller is not handed on")
+            raise ControlGroupError("no control group: the memory controller is not delegated")
         own = parent / f"laxity-{name}"
         own.mkdir(exist_ok=True)
         (own / "memory.max").write_text(str(memory_bytes), "ascii")
@@ -98,4 +98,4 @@ def _own_group(root: Path) -> Path:
         number, _, path = line.split(":", 2)
         if number == "0":
             return root / "sys/fs/cgroup" / path.lstrip("/")
-    raise ControlGroupError("no control group: this box has version 1 alone")
+    raise ControlGroupError("no control group: this box has only version 1")

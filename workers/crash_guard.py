@@ -37,8 +37,9 @@ class CrashGuard:
         if deaths < MAX_DEATHS:
             return None
         return (
-            f"the worker died {deaths} times while trying it; it is tried again at the next start "
-            f"that is an hour after the last time, or once {self._directory / key} is deleted"
+            f"the worker died {deaths} times while trying it; it is tried again at the "
+            f"first start an hour or more after the last death, or once {self._directory / key} is "
+            "deleted"
         )
 
     @contextlib.contextmanager

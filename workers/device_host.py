@@ -330,7 +330,7 @@ class DeviceHost:
         if session is None:
             of = model.name, variant.name, runtime
             said = [p.reason for p in self.problems if (p.model, p.variant, p.runtime) == of]
-            why = said[-1] if said else "ask once more"  # `prepare` has just started over
+            why = said[-1] if said else "try again"  # `prepare` has just started over
             raise RunError(f"{model.name}/{variant.name} could not be loaded again: {why}")
         return session
 

@@ -114,7 +114,7 @@ class Judge:
         return Verdict(ladder, limited, climb.lost, climb.energy.microjoules)
 
     def warm_up(self, session: Session, batches: Sequence[int]) -> None:
-        """Run each batch size once, for a second at most, so that no request has to warm it up.
+        """Run each batch size once, until a second has passed, so that requests meet no warm-up.
 
         Raises:
             Exception: Whatever the session raises.
@@ -140,7 +140,7 @@ class Judge:
         for index, row in enumerate(rows):
             reason = disagreement(row, alone[index % SAMPLES], self._tolerance)
             if reason is not None:
-                return f"item {index} of a batch of {batch} differs from it alone: {reason}"
+                return f"item {index} of a batch of {batch} differs when run alone: {reason}"
         return None
 
 

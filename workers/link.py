@@ -120,14 +120,14 @@ def card_from(fields: Any) -> ModelCard:
         raise ValueError(f"max_batch of {card.name!r:.80} is {card.max_batch}")
     for name in (card.name, *card.variants):
         if re.fullmatch(NAME_PATTERN, name) is None:
-            raise ValueError(f"{name!r:.80} is no name of a model or variant")
+            raise ValueError(f"{name!r:.80} is not a valid name of a model or variant")
     for spec in (*card.signature.inputs, *card.signature.outputs):
         sizes = [size for size in spec.shape if size is not None]
         if spec.dtype not in (*DTYPES, STRING) or min(sizes, default=0) < 0:
             raise ValueError(f"{spec.name!r:.80} is {spec.dtype!r:.80} {spec.shape!r:.80}")
     is_near = card.cache is not None and card.cache.near is not None
     if is_near and [spec.dtype == STRING for spec in card.signature.inputs] != [False]:
-        raise ValueError(f"cache of {card.name!r:.80}: 'near' needs one input that is no text")
+        raise ValueError(f"cache of {card.name!r:.80}: 'near' needs exactly one input, not text")
     return card
 
 

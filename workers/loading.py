@@ -110,7 +110,7 @@ class Loader:
         except (OSError, ModelFileFault):
             return False  # the runtime reports what is wrong with it
         if exchanged:
-            self.report(case, runtime, "its file was exchanged since the box started")
+            self.report(case, runtime, "its file was replaced after the box started")
         return exchanged
 
     def lacks_room(self, case: Case) -> bool:
@@ -196,7 +196,7 @@ class Loader:
             folder = self.folder(runtime, case)
             broken = self.around.cache.check(folder)
         except OSError as error:
-            reason = f"the folder for what it compiles cannot be used: {error}"
+            reason = f"the folder for its compiled models cannot be used: {error}"
             self.report(case, runtime.name, reason)
             return None
         if broken is not None:
@@ -213,7 +213,7 @@ class Loader:
         try:
             self.around.cache.seal(folder)
         except OSError as error:
-            self.report(case, runtime.name, f"what it compiled could not be kept: {error}")
+            self.report(case, runtime.name, f"its compiled model could not be stored: {error}")
 
 
 def spell(error: Exception) -> str:

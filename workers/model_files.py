@@ -226,7 +226,7 @@ def _varint(data: bytes, start: int) -> tuple[int, int]:
 def _cut_short(path: Path, size: int, wanted: int | None = None) -> ModelFileFault:
     of = f" of at least {wanted:,}" if wanted else ""
     return ModelFileFault(
-        f"file '{path.name}' is cut short, or no ONNX model: it holds {size:,} bytes{of}; "
+        f"file '{path.name}' is cut short, or not an ONNX model: it holds {size:,} bytes{of}; "
         "copy it again"
     )
 

@@ -192,7 +192,7 @@ def _explain(error: Any) -> str:
     if error["type"] == "missing":
         return f"key '{where}' is missing"
     if error["type"] == "string_type" and "[key]" in error["loc"]:
-        return f"key '{where}' must be a text: put it in quotes"
+        return f"key '{where}' must be a string: put it in quotes"
     return f"'{where}': {error['msg']} (found {error['input']!r})"
 
 

@@ -125,7 +125,7 @@ class ProfileStore:
                 spelt = " and ".join(
                     f"'{before[key]}' has become '{of[key]}'" for key in sorted(changed)
                 )
-                return f"{spelt}: what was measured before is stale and measured again"
+                return f"{spelt}: earlier measurements are stale; measuring again"
         return None
 
     def _read(self, of: Fingerprint) -> _Document:
@@ -136,11 +136,11 @@ class ProfileStore:
             return _Document(fingerprint=of)
         except (OSError, ValidationError) as error:
             first = str(error).splitlines()[0]
-            self._report(f"profiles in {path} are unreadable and measured again: {first}")
+            self._report(f"profiles in {path} are unreadable; measuring again: {first}")
             return _Document(fingerprint=of)
         sound = all(map(_is_sound, document.profiles.values()))
         if not sound or document.format != 1 or document.fingerprint != of:
-            self._report(f"profiles in {path} do not fit this version and are measured again")
+            self._report(f"profiles in {path} do not fit this version; measuring again")
             return _Document(fingerprint=of)
         return document
 

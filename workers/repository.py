@@ -110,7 +110,9 @@ def _model_folders(root: Path, problems: list[Problem]) -> Iterator[Path]:
             yield entry
         elif entry.suffix in _SUFFIXES:
             home = f"{entry.stem}/1/model{entry.suffix}"
-            problems.append(Problem(entry.stem, f"{entry.name} lies loose; move it to {home}"))
+            problems.append(
+                Problem(entry.stem, f"{entry.name} is not in a model folder; move it to {home}")
+            )
 
 
 def _attempt(folder: Path, problems: list[Problem]) -> Model | None:
@@ -249,9 +251,9 @@ def _cache_rules(
         return None
     near = said.near
     if near is not None and len(signature.inputs) != 1:
-        raise ModelFileError("cache.near: works for a model with one input")
+        raise ModelFileError("cache.near: needs a model with exactly one input")
     if near is not None and signature.inputs[0].dtype == STRING:
-        raise ModelFileError("cache.near: works for frames, and the input is text")
+        raise ModelFileError("cache.near: needs frames as input, not text")
     return CacheRules(said.ttl_s, said.max_kb, NearRules(**near.model_dump()) if near else None)
 
 

@@ -29,7 +29,7 @@ def pin_thread(device: DeviceSpec) -> None:
     granted = os.sched_getaffinity(0)
     if granted != wanted:
         raise DeviceError(
-            f"{device.id}: of cores {sorted(wanted)} only {sorted(granted)} can be had"
+            f"{device.id}: of cores {sorted(wanted)} only {sorted(granted)} are available"
         )
 
 

@@ -31,7 +31,7 @@ def tried_again(who: str) -> Iterator[None]:
     except Exception as error:
         if not is_brought_back():
             raise
-        told = f"{who} can't start again: {error}; it is tried once more in {_PAUSE_S:.0f} s"
+        told = f"{who} can't start again: {error}; trying once more in {_PAUSE_S:.0f} s"
         print(told, file=sys.stderr, flush=True)
         time.sleep(_PAUSE_S)
         os._exit(1)

@@ -58,5 +58,5 @@ class StuckWatch:
             return None
         return (
             f"a batch of {count} of {model}/{variant} has run for {took_s:.0f} s, "
-            f"where {usual_ns / 1e6:.3g} ms would be long"
+            f"though at most {usual_ns / 1e6:.3g} ms were expected"
         )

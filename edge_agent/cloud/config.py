@@ -144,7 +144,7 @@ class ApplicationConfig(Section):
     @classmethod
     def _http_is_tcp(cls, address: Address) -> Address:
         if address.scheme != "tcp":
-            raise ValueError(f"should be HOST:PORT, not {address}; TLS is an ingress's matter")
+            raise ValueError(f"should be HOST:PORT, not {address}; TLS is left to an ingress")
         return address
 
     @field_validator("devices")

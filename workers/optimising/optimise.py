@@ -96,7 +96,9 @@ def optimise(
     _check(source, wish)
     _edited(folder, model, wish, None)  # a name that is taken fails here, before the work
     if (folder / f"{wish.name}.onnx").exists():
-        raise ConversionError(f"there is a file {wish.name}.onnx already, of no variant")
+        raise ConversionError(
+            f"there is a file {wish.name}.onnx already, which belongs to no variant"
+        )
     with tempfile.TemporaryDirectory(prefix=".laxity-optimize-", dir=folder) as scratch:
         file = Path(scratch, f"{wish.name}.onnx")
         tell(f"{wish.name}: converting")
@@ -130,13 +132,17 @@ def _adopted(folder: Path, model: Model, wish: Wish, scratch: Path, made: Made) 
 
 def _check(source: Variant, wish: Wish) -> None:
     if source.path.suffix != ".onnx":
-        raise ConversionError(f"variant '{source.name}' is no .onnx file, and only those convert")
+        raise ConversionError(
+            f"variant '{source.name}' is not an .onnx file; only those can be converted"
+        )
     if source.precision != "fp32":
         raise ConversionError(
             f"variant '{source.name}' is {source.precision}; start from an fp32 one"
         )
     if source.stateful and wish.to == "int8":
-        raise ConversionError(f"variant '{source.name}' keeps values between runs")
+        raise ConversionError(
+            f"variant '{source.name}' keeps values between runs and cannot become int8"
+        )
 
 
 def _measured(model: Model, wish: Wish, variant: Variant, samples: Samples, tell: Tell) -> Made:
@@ -148,7 +154,7 @@ def _measured(model: Model, wish: Wish, variant: Variant, samples: Samples, tell
     refused = None
     if found.drop > wish.max_drop:
         what = "agreement" if found.accuracy is None else "accuracy"
-        refused = f"it loses {found.drop:.1%} of {what}, and may lose {wish.max_drop:.1%}"
+        refused = f"it loses {found.drop:.1%} of {what}, where {wish.max_drop:.1%} is allowed"
     return Made(
         wish.name,
         source.name,

@@ -239,7 +239,8 @@ def refuse_text(model: Model, library: str) -> None:
     for spec in model.signature.inputs + model.signature.outputs:
         if spec.dtype == STRING:
             raise ModelLoadError(
-                f"{library} has no text, and '{spec.name}' is {STRING}; use onnxruntime on a CPU"
+                f"{library} does not support text, and '{spec.name}' is {STRING}; "
+                "use onnxruntime on a CPU"
             )
 
 

@@ -249,7 +249,7 @@ def _compute_precision(precision: Precision, device: DeviceSpec) -> str:
         if precision == "fp32":
             raise ModelLoadError(
                 "an NPU computes in float16, the variant is declared fp32; declare it "
-                "`precision: fp16` if that is fine enough"
+                "`precision: fp16` if that is precise enough"
             )
         return "f16"
     wanted = {"fp16": ("FP16", "f16"), "bf16": ("BF16", "bf16")}.get(precision)

@@ -159,7 +159,7 @@ def open_engine(trt: Any, content: bytes) -> Any:
         engine = None
     if engine is None:
         reason = one_line(RuntimeError(said[-1])) if said else "it gave no reason"
-        raise ModelLoadError(f"TensorRT does not take the engine: {reason}")
+        raise ModelLoadError(f"TensorRT rejects the engine: {reason}")
     return Engine(engine, runtime, logger)
 
 
