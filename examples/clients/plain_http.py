@@ -28,7 +28,7 @@ def ask(model, count, timeout_us):
 
 ask("digits", 1, 2_000_000)
 
-# A batch that takes a while, then the same batch in a quarter of that time: the refusal says what is
+# A batch that takes a while, then the same in a quarter of that time: the refusal says what is
 # possible.
 began = time.monotonic()
 ask("digits/versions/large", 32, 20_000_000)
