@@ -100,7 +100,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
-	@echo "Installing laxity and its tools of development into $(VENV): a minute or two, the first time."
+	@echo "Installing laxity and its development tools into $(VENV): a minute or two, the first time."
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(VENV)/.runtime $@
 
