@@ -130,7 +130,7 @@ def checked_for(arrivals: Iterable[Arrival], fleet: Fleet) -> Iterator[Arrival]:
 
 
 def mix_of(workload: Workload, fleet: Fleet) -> dict[RequestClass, Kind]:
-    """The kinds of requests in a workload, each with its share and its mean deadline."""
+    """The kinds of requests in a workload, with their shares, mean deadlines and mean sizes."""
     base_ns = fleet.base_ns()
     kinds: dict[RequestClass, Kind] = {}
     for stream in workload.streams:
@@ -140,13 +140,17 @@ def mix_of(workload: Workload, fleet: Fleet) -> dict[RequestClass, Kind]:
         for entry in entries:
             kind = RequestClass(entry.model, entry.variant)
             share = rate * entry.share / total
+            size_bytes = _mean(entry.size_bytes) if entry.size_bytes is not None else 0.0
             budget_ns = _budget_ns(entry, base_ns.get(entry.model, 0))
             known = kinds.get(kind)
             if known is not None:
+                size_bytes = (share * size_bytes + known.share * known.size_bytes) / (
+                    share + known.share
+                )
                 share += known.share
                 if known.budget_ns is not None and budget_ns is not None:
                     budget_ns = max(known.budget_ns, budget_ns)
-            kinds[kind] = Kind(share, budget_ns)
+            kinds[kind] = Kind(share, budget_ns, size_bytes)
     return kinds
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 
 from replay.bound import Conditions, ServiceTimes
+from replay.bound.model import Floats
 from replay.fleet.world import (
     FAR_NS,
     FIRST_SEED,
@@ -126,10 +127,12 @@ class Kind:
     Attributes:
         share: How many requests are of this kind, relative to the others.
         budget_ns: The usual deadline; None is no deadline.
+        size_bytes: The mean size of its inputs.
     """
 
     share: float
     budget_ns: float | None = None
+    size_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +233,8 @@ class Fleet:
         Batches have the size with the best rate among those that suit the usual deadline. A request
         that just misses a batch waits for that batch and then for its own, so two batches must fit
         into the deadline (as in Nexus, SOSP 2019). If not even two batches of one fit, but one
-        does, requests are served one at a time. Times are those of the profiles, and all targets
-        are up.
+        does, requests are served one at a time. All devices of a box share its link. Times are
+        those of the profiles, links are as usual, and all targets are up.
 
         Raises:
             FleetError: A kind runs on no target.
@@ -249,16 +252,31 @@ class Fleet:
                 flows[kind, 1 + kind * places + place] = -rates[kind, place]
                 room[place, 1 + kind * places + place] = 1.0
         widths = [device.spec.width for device in self.devices]
+        carried = self._carried(rates, [kind.size_bytes for kind in mix.values()])
         gain = np.zeros(1 + kinds * places)
         gain[0] = -1.0
         solved = linprog(
             gain,
-            A_ub=np.concatenate((flows, room)),
-            b_ub=np.concatenate((np.zeros(kinds), widths)),
+            A_ub=np.concatenate((flows, room, carried)),
+            b_ub=np.concatenate((np.zeros(kinds), widths, np.ones(len(carried)))),
             method="highs",
         )
         # Rounded, so that arrival times don't depend on the last bits of a solver.
         return float(f"{-solved.fun:.9g}")
+
+    def _carried(self, rates: Floats, sizes_bytes: Sequence[float]) -> Floats:
+        """A row for each link: which share of its time each (kind, target) needs at full rate."""
+        kinds, places = rates.shape
+        rows: dict[int, Floats] = {}
+        for place, device in enumerate(self.devices):
+            byte_ns = device.link.expected()[1] if device.link is not None else 0.0
+            if not byte_ns or not any(sizes_bytes):
+                continue
+            row = rows.setdefault(id(device.link), np.zeros(1 + kinds * places))
+            for kind in range(kinds):
+                busy = rates[kind, place] * sizes_bytes[kind] * byte_ns / 1e9
+                row[1 + kind * places + place] = busy
+        return np.array([*rows.values()]).reshape(-1, 1 + kinds * places)
 
     def true_times(self, seed: int | str) -> ServiceTimes:
         """The true service times of each batch, equally likely, before drift and slow spells.

@@ -341,6 +341,20 @@ boxes:
     assert capacity == pytest.approx(100 / 0.75)
 
 
+def test_capacity_ends_where_a_link_is_full():
+    """Both devices of the other box share what one link carries; nothing travels to this box."""
+    text = """
+models: [{name: m, base_ms: 10, jitter: 0, batches: [1]}]
+boxes:
+  - devices: [{id: a}]
+  - {name: far, link: {rtt_ms: 20, mbps: 80}, devices: [{id: a}, {id: b}]}
+"""
+    made = fleet(text)
+    assert made.capacity_per_s({M: Kind(1.0)}) == pytest.approx(300)
+    assert made.capacity_per_s({M: Kind(1.0, size_bytes=10_000)}) == pytest.approx(300)
+    assert made.capacity_per_s({M: Kind(1.0, size_bytes=100_000)}) == pytest.approx(100 + 100)
+
+
 # -- what is true
 
 
