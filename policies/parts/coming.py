@@ -5,7 +5,8 @@ cheap they are. The expected loss behind a run of length s is
 
     sum over recent arrivals of  max(0, s - slack) * max(0, weight - worth per time * cost)
 
-per unit of the time in which they arrived. The work that is finished instead earns its usual worth
+per unit of the time in which they arrived, with s counted from when the next of a kind is expected.
+The work that is finished instead earns its usual worth
 per unit of all targets' time, so a request that earns no more than that for its cost is no loss.
 Weights are multiplied by the odds of being in time (`parts.odds`).
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import mul
 
 from policies.parts.admission import Admission
@@ -31,6 +32,9 @@ LEAST = 16
 
 PART = 2
 """Arrivals are counted again once one in `PART` of them is new."""
+
+ENDED = 2
+"""Arrivals of one kind have ended if the last gap is longer than this many times any before it."""
 
 RARE = 0.1
 """If all but one class make up no more than this share together, they are ignored."""
@@ -60,6 +64,8 @@ class Alike:
     Attributes:
         kind: The class of the last of them.
         work_ns: The time that they need of all targets together.
+        last_ns: When the last of them arrived; -1 before the first.
+        longest_ns: The longest gap between two of them.
     """
 
     kind: RequestClass
@@ -69,11 +75,36 @@ class Alike:
         self.step = step
         self.target_ids = target_ids
         self.work_ns = 0.0
+        self.last_ns = -1
+        self.longest_ns = 0
+        self._gaps_ns: list[int] = []
         self._came: list[_Each] = []
         self._sums: _Sums | None = None
 
-    def count(self, came: list[_Each]) -> None:
-        """Replaces the recent arrivals."""
+    def note(self, kind: RequestClass, now_ns: int) -> None:
+        """Records an arrival; it counts in `lost` only from the next `count` on."""
+        if self.last_ns >= 0:
+            self.longest_ns = max(self.longest_ns, now_ns - self.last_ns)
+        self.kind, self.last_ns = kind, now_ns
+
+    def quiet_ns(self, now_ns: int) -> int:
+        """How long at least until the next arrival, judged by how long ago the last one was.
+
+        A gap that lasts already is expected to be as long as the shortest one before it that was
+        longer. That is next to nothing if arrivals are independent, and the time until the next
+        burst after a burst. Arrivals that have ended are expected to stay away for as long again.
+        """
+        age_ns = now_ns - self.last_ns
+        if age_ns > ENDED * self.longest_ns:
+            return age_ns
+        longer = bisect_right(self._gaps_ns, age_ns)
+        gap_ns = self._gaps_ns[longer] if longer < len(self._gaps_ns) else self.longest_ns
+        return max(0, gap_ns - age_ns)
+
+    def count(self, came: list[_Each], gaps_ns: list[int]) -> None:
+        """Replaces the recent arrivals, and the gaps between them."""
+        self._gaps_ns = sorted(gaps_ns)
+        self.longest_ns = self._gaps_ns[-1]
         self.work_ns = sum([cost_ns for _, _, cost_ns in came])
         self._came = came
         self._sums = None
@@ -122,9 +153,6 @@ class Coming:
         self._came: deque[_Came] = deque(maxlen=RECENT)
         self._uncounted = 0
         self._known: dict[_Shared, Alike] = {}
-        self._came_ns: list[int] = []
-        self._gaps_ns: list[int] = []
-        self._sums_ns: list[int] = [0]
         self._worth = 0.0
 
     def served(self, place: Place) -> None:
@@ -147,7 +175,7 @@ class Coming:
             alike = self._known.get(shared)
             if alike is None:
                 alike = self._known[shared] = Alike(*shared)
-            alike.kind = kind
+            alike.note(kind, now_ns)
             worth = weight * self.odds(pace.bids[0])
             self._came.append((now_ns, slack_ns, worth, cost_ns, alike, self._worth, kind))
             self._uncounted += 1
@@ -157,9 +185,13 @@ class Coming:
         first_ns, *_, worth, _ = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
         groups: defaultdict[Alike, list[_Each]] = defaultdict(list)
+        gaps_ns: defaultdict[Alike, list[int]] = defaultdict(list)
+        last_ns: dict[Alike, int] = {}
         kinds = []
         least_ns = _ANY_NS
-        for _, slack_ns, worth, cost_ns, alike, _, kind in self._came:
+        for at_ns, slack_ns, worth, cost_ns, alike, _, kind in self._came:
+            gaps_ns[alike].append(at_ns - last_ns.get(alike, at_ns))
+            last_ns[alike] = at_ns
             net = worth - worth_per_ns * cost_ns
             groups[alike].append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
             kinds.append(kind)
@@ -171,33 +203,13 @@ class Coming:
         self.is_one = most >= (1.0 - RARE) * len(kinds)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
         for each, came in groups.items():
-            each.count(came)
+            each.count(came, gaps_ns[each])
         unlike_ns = max([self._admission.pace(each.kind).unlike_ns for each in groups])
         self.least_slack_ns = least_ns - unlike_ns
-        self._came_ns = [each[0] for each in self._came]
-        self._gaps_ns = []
 
     def since_ns(self) -> int:
         """The time in which the recent requests arrived."""
         return max(1, self._outlook.view.now_ns - self._came[0][0])
-
-    def lull_ns(self) -> float:
-        """How much later than usual the next arrival is expected, given how long ago the last was.
-
-        The estimate is the mean of those past gaps that were longer than this. It says nothing if
-        arrivals are independent; after the last of a bunch, it is long until the next bunch.
-        """
-        if not self._gaps_ns:  # not needed if all runs are short
-            self._gaps_ns = sorted([later - earlier for earlier, later in pairwise(self._came_ns)])
-            self._sums_ns = list(accumulate(self._gaps_ns, initial=0))
-        gaps_ns, sums_ns = self._gaps_ns, self._sums_ns
-        age_ns = self._outlook.view.now_ns - self._came[-1][0]
-        shorter = bisect_right(gaps_ns, age_ns)
-        if shorter < len(gaps_ns):
-            rest_ns = (sums_ns[-1] - sums_ns[shorter]) / (len(gaps_ns) - shorter) - age_ns
-        else:
-            rest_ns = float(gaps_ns[-1])
-        return max(0.0, rest_ns - sums_ns[-1] / len(gaps_ns))
 
     def odds(self, bid: Bid) -> float:
         """How likely a request is in time, relative to the usual quantile (`parts.odds`)."""

@@ -13,9 +13,8 @@ with one device, the request is refused.
 Source: a loss system, which loses customers that it can't serve at once, should accept a job if it
 earns at least what its time would earn otherwise: B. L. Miller, "A queueing reward system with
 several customer classes", Management Science 16(3), 1969; S. A. Lippman, S. M. Ross, "The
-streetwalker's
-dilemma: a job shop model", SIAM Journal on Applied Mathematics 20(3), 1971. Here some requests can
-    wait.
+streetwalker's dilemma: a job shop model", SIAM Journal on Applied Mathematics 20(3), 1971. Here
+some requests can wait.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Displacement:
         pace = self._admission.pace(request.kind)
         if pace.longest_ns <= self._coming.least_slack_ns:
             return None
-        cheaper = self._cheaper(request.priority, pace.cost_ns / request.weight)
+        cheaper = self._cheaper(request.priority, pace.cost_ns / request.weight, pace.longest_ns)
         if not cheaper:
             return None
         bids = self._outlook.bids(request.kind)
@@ -83,11 +82,14 @@ class Displacement:
         )
         return Drop(request, why, {})
 
-    def _cheaper(self, priority: int, cost_ns: float) -> list[Alike]:
-        """The groups that cost less per weight and are at least as important."""
-        step = step_of(int(cost_ns))
-        groups = self._coming.groups
-        return [each for each in groups if each.step < step and each.priority <= priority]
+    def _cheaper(self, priority: int, cost_ns: float, run_ns: float) -> list[Alike]:
+        """The groups that cost less per weight, are as important, and may arrive during a run."""
+        step, now_ns = step_of(int(cost_ns)), self._outlook.view.now_ns
+        return [
+            each
+            for each in self._coming.groups
+            if each.step < step and each.priority <= priority and each.quiet_ns(now_ns) < run_ns
+        ]
 
     def _lost(self, others: list[Alike], bid: Bid, length_ns: int) -> float:
         """The loss behind a run of a length on a target, in units of its requests' weight."""

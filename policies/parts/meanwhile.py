@@ -93,13 +93,13 @@ class Meanwhile:
         target_id = found[0].bid.target_id
         paces = [(each, self._admission.pace(each.kind)) for each in coming.groups]
         groups = [self._late(*each, target_id) for each in paces if target_id in each[1].target_ids]
-        since_ns, lull_ns = coming.since_ns(), coming.lull_ns()
+        since_ns, now_ns = coming.since_ns(), self._outlook.view.now_ns
         losses = []
         for candidate in found:
             lost = 0.0
             for alike, own_ns, until_ns, anyway in groups:
                 if alike.priority <= candidate.priority:
-                    end_ns = min(candidate.latency_ns + own_ns, until_ns) - lull_ns
+                    end_ns = min(candidate.latency_ns + own_ns, until_ns) - alike.quiet_ns(now_ns)
                     if end_ns > own_ns:
                         lost += alike.lost(end_ns) - anyway
             losses.append(lost / since_ns / coming.odds(candidate.bid))

@@ -16,6 +16,7 @@ from scheduler.config.problems import ConfigError
 from scheduler.core.outcomes import Outcome
 
 SCENARIOS = {scenario.name: scenario for scenario in standard_scenarios()}
+BY_RATE = {"bursts-beside-long"}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -23,7 +24,7 @@ def test_a_scenario_can_be_played(name):
     scenario = SCENARIOS[name]
     result = scenario.experiment(requests=150).simulate(PolicyChoice.parse("edf"), 1)
     assert result.total().requests == 150
-    assert result.load is not None
+    assert result.load is not None or name in BY_RATE
     assert result.outcomes()[Outcome.COMPLETED.value] > 0
     assert (FOLDER / f"{name}.yaml").read_text().startswith("# ")
 
@@ -40,7 +41,7 @@ def test_they_cover_what_they_should():
     assert any(step[1] == 2 for truth in truths for step in truth.drift)
     base_ns = [scenario.fleet.base_ns().values() for scenario in SCENARIOS.values()]
     assert max(max(each) / min(each) for each in base_ns) > 100
-    assert 15 <= len(SCENARIOS) <= 30
+    assert 15 <= len(SCENARIOS) <= 31
 
 
 @pytest.mark.parametrize("name", ["device-dies", "link-stalls", "drift-2x"])

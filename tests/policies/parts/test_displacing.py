@@ -42,6 +42,7 @@ class Box:
         self.last_id = 0
         self.runs: list[tuple[float, int, Dispatch]] = []
         self.sent: list[Dispatch] = []
+        self.ends: list[Outcome] = []
         for spec in specs or (NEAR,):
             self.handle(TargetUp(spec))
 
@@ -54,7 +55,9 @@ class Box:
             self.runs.append((free_ms + takes_ms, sent.run_id, sent))
             self.sent.append(sent)
             self.runs.sort()
-        return of(Finish, commands)
+        finished = of(Finish, commands)
+        self.ends += [end.outcome for end in finished]
+        return finished
 
     def until(self, ms: float) -> None:
         while self.runs and self.runs[0][0] <= ms:
@@ -120,7 +123,7 @@ def test_few_others_do_not_count():
 def test_others_that_come_no_more_do_not_count():
     box = Box()
     box.hear(64, every_ms=10, budget_ms=20)
-    box.until(box.now_ms + 60_000)
+    box.until(box.now_ms + 100)
     assert box.ask(LONG, 10_000) is None
 
 
@@ -177,7 +180,8 @@ def test_what_can_wait_runs_in_sizes_behind_which_others_are_in_time():
     box.hear(64, every_ms=20, budget_ms=40, kind=FRAME)
     box.hear(8, every_ms=0, budget_ms=10_000, kind=TABLE)
     box.hear(64, every_ms=20, budget_ms=40, kind=FRAME)
-    assert sizes(box, TABLE) == {1}
+    assert sizes(box, TABLE) == {1, 2}
+    assert set(box.ends) == {Outcome.COMPLETED}
     box.watch.close()
 
 
