@@ -22,7 +22,12 @@ from pydantic import (
 from scheduler.address import Address, AddressError, parse_address
 
 
-def _absolute(path: Path, info: ValidationInfo) -> Path:
+def absolute(path: Path, info: ValidationInfo) -> Path:
+    """A path as a configuration has it, from the folder of its file.
+
+    Raises:
+        ValueError: It starts at a home that is not known.
+    """
     base = (info.context or {}).get("base") or Path.cwd()
     try:
         return Path(os.path.normpath(base / path.expanduser()))
@@ -58,7 +63,7 @@ class Unquoted:
     """Marks a value that may hold a secret: what is wrong with it is said without quoting it."""
 
 
-ConfigPath = Annotated[Path, AfterValidator(_absolute)]
+ConfigPath = Annotated[Path, AfterValidator(absolute)]
 # A billion megabytes in bytes, and of seconds in nanoseconds, still fit into 64 bits.
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Positive = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
