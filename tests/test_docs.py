@@ -108,9 +108,10 @@ def test_each_option_of_a_policy_is_told_with_its_default(name):
             assert float(own[1] if own else usual) == option.default
 
 
-def test_a_box_that_cannot_start_is_started_again_without_end():
+def test_a_box_that_cannot_start_is_started_again_without_end_unless_its_file_is_wrong():
     unit = configparser.ConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(ROOT / "deploy" / "edge_agent.service")
     assert unit["Service"]["Restart"] in ("on-failure", "always")
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    assert unit["Service"]["RestartPreventExitStatus"] == "2"
