@@ -38,11 +38,13 @@ class Surroundings:
         config: The box's configuration.
         installed: The distributions of this environment.
         root: Where `/proc` and `/sys` are found.
+        file: Where the configuration was read from; None where every default is meant.
     """
 
     config: Config
     installed: tuple[Distribution, ...]
     root: Path = Path("/")
+    file: Path | None = None
 
 
 Check = Callable[[Surroundings], Iterable[Finding]]
