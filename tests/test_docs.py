@@ -70,6 +70,16 @@ def test_the_files_that_a_box_is_told_to_have_are_right(tmp_path):
     assert load_config(path).models == tmp_path / "models"
 
 
+def test_each_variable_of_the_environment_is_told():
+    rooms = ("scheduler", "policies", "workers", "edge_agent", "replay")
+    files = [each for room in rooms for each in (ROOT / room).rglob("*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in (*files, ROOT / "hatch_build.py")]
+    used = {name for text in texts for name in re.findall(r'"(LAXITY_[A-Z_]+)"', text)}
+    section = BOX.partition("\n## Environment variables\n")[2].partition("\n## ")[0]
+    told = set(re.findall(r"`(LAXITY_[A-Z]+(?:_[A-Z]+)*)`", section))
+    assert told == {name for name in used if not name.startswith("LAXITY_AGENT_")}
+
+
 def test_each_format_of_a_trace_is_described():
     table = REPLAY.partition("| format of a trace |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)`", table, re.M) == list(FORMATS)
