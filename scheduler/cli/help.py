@@ -10,6 +10,9 @@ from rich.cells import cell_len
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
+from scheduler.cli.streams import tell
+from scheduler.errors import LaxityError
+
 _WIDTH = 76
 """Of a terminal with 80 columns, less the margins of an epilog."""
 
@@ -59,8 +62,20 @@ class _Flags:
         return params
 
 
-class _Command(_Flags, TyperCommand):
-    """May have more to say than a line: Typer would break it where the source does."""
+class _Paragraphs:
+    """Has help of more than a line, of which Typer would break each where the source does."""
+
+    help: str | None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As Typer does, with each paragraph as long as the terminal is wide."""
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        self.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class _Command(_Flags, _Paragraphs, TyperCommand):
+    """A command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As click does, but nothing given is empty: `--fleet "$FLEET"` without that variable."""
@@ -72,14 +87,17 @@ class _Command(_Flags, TyperCommand):
         left: list[str] = super().parse_args(ctx, args)
         return left
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As Typer does, with each paragraph as long as the terminal is wide."""
-        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
-        self.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
-        super().format_help(ctx, formatter)
+    def invoke(self, ctx: Any) -> Any:
+        """As click does, but who asked for JSON is told of what goes wrong in JSON."""
+        try:
+            return super().invoke(ctx)
+        except LaxityError as error:
+            if not ctx.params.get("as_json"):
+                raise
+            raise typer.Exit(tell(error, as_json=True)) from None
 
 
-class _Group(_Flags, TyperGroup):
+class _Group(_Flags, _Paragraphs, TyperGroup):
     """Commands."""
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from scheduler.cli.inputs import InputProblem
 
+STDOUT = Path("-")
+"""In place of a file, where that is allowed."""
+
 
 def check_places(
     *paths: Path | None, read: Iterable[str | None] = (), begin: bytes | None = None

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from scheduler.errors import LaxityError
+
+_WRONG_WORDS = frozenset({"usage", "invalid_address"})
+"""The codes of errors in what was written on the command line."""
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """What a full or dying disk says of an output that was sent to a file there."""
@@ -28,6 +34,25 @@ def open_streams() -> None:
 def say(text: str) -> None:
     """Tells people something, beside what a command prints."""
     print(f"laxity: {text}", file=sys.stderr)
+
+
+def tell(error: LaxityError, as_json: bool = False) -> int:
+    """Tells why a command can't do what it was asked for, on stderr.
+
+    Args:
+        error: Why.
+        as_json: Whether a program reads it: then it is one line, an object with `error`, `code`,
+            and what else there is to know.
+
+    Returns:
+        The exit status that says the same.
+    """
+    if as_json:
+        told = {"error": str(error), "code": error.code}
+        print(json.dumps({**error.detail, **told}, default=str), file=sys.stderr)
+    else:
+        say(str(error))
+    return 2 if error.code in _WRONG_WORDS else 1
 
 
 @contextmanager

@@ -272,6 +272,33 @@ class TestWithoutABox:
         assert (status, out, err.count("\n")) == (1, "", 1)
         assert "is edge_agent running?" in err
 
+    @pytest.mark.parametrize(
+        ("words", "status", "code"),
+        [
+            ("status --json", 1, "unavailable"),
+            ("models --json", 1, "unavailable"),
+            ("task list --json", 1, "unavailable"),
+            ("status --json --url 10.0.0.7:8701", 2, "invalid_address"),
+            ("status --json --interval 3", 2, "usage"),
+            ("config check none.yaml --json", 1, "invalid_config"),
+            ("pull digits --from https://h --models none --json", 2, "usage"),
+        ],
+    )
+    def test_a_program_is_told_in_json(self, laxity, tmp_path, monkeypatch, words, status, code):
+        monkeypatch.setattr("scheduler.cli.box.CONNECT_TIMEOUT_S", 0.05)
+        monkeypatch.setenv("LAXITY_URL", f"unix://{tmp_path}/nobody")
+        ended, out, err = laxity(*words.split())
+        assert (ended, out, err.count("\n")) == (status, "", 1)
+        told = json.loads(err)
+        assert (told["code"], bool(told["error"])) == (code, True)
+
+    def test_what_belongs_to_an_error_is_told_in_json(self, box, laxity, monkeypatch, tmp_path):
+        box.on_task = lambda peer, header: peer.refuse(header, "overloaded", "full", limit="waits")
+        _, out, err = laxity("task", "list", "--json")
+        assert (out, json.loads(err)) == (
+            *("", {"error": "full", "code": "overloaded", "limit": "waits"}),
+        )
+
     def test_an_address_that_is_none(self, laxity):
         status, _, err = laxity("status", "--url", "10.0.0.7:8701")
         assert status == 2

@@ -25,7 +25,7 @@ def row(name: str, of: str) -> list[str]:
     """The cells of a table's row about a name, from the part under a heading."""
     part = PAGE.partition(f"\n## {of}\n")[2].partition("\n## ")[0]
     (found,) = re.findall(rf"^\| `{name}` \|(.*)\|$", part, re.M)
-    return [cell.strip() for cell in found.split(" | ")]
+    return [cell.strip() for cell in found.split("|")]
 
 
 @pytest.mark.parametrize("name", scheduler.__all__)
