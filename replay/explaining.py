@@ -82,8 +82,9 @@ def recent(
     outcome: str | None = None,
     model: str | None = None,
     note: Note = warn,
+    run: str | None = None,
 ) -> list[Brief]:
-    """The requests of the latest run that ended last, the newest first.
+    """The requests of a run that ended last, the newest first.
 
     Those that came in one file of the journal and ended in the next are left out.
 
@@ -93,12 +94,14 @@ def recent(
         outcome: Only those that ended so.
         model: Only those for this model.
         note: Hears of cut ends and missing events.
+        run: Which run; None for the latest.
 
     Raises:
-        JournalError: A file is no journal, or a record of it is damaged.
+        JournalError: A file is no journal, a record of it is damaged, or there is no such run.
     """
     found: list[Brief] = []
-    for file in reversed(_run(path, None, note)):
+    files, _ = _run(path, run, note)
+    for file in reversed(files):
         ended = [
             brief
             for brief in _briefs(file)
@@ -122,7 +125,7 @@ def explain(path: Path | str, request_id: int, run: str | None = None, note: Not
     Raises:
         JournalError: The journal has no such request, or is damaged.
     """
-    files = _run(path, run, note)
+    files, others = _run(path, run, note)
     first = [index for index, file in enumerate(files) if file.header.last_id < request_id]
     name = files[0].header.run
     if not first:
@@ -138,18 +141,21 @@ def explain(path: Path | str, request_id: int, run: str | None = None, note: Not
             break
     if told.request is None:
         raise JournalError(
-            str(path), None, f"no request {request_id} in run {name}", "an id of that run"
-        )
+            str(path), None, f"no request {request_id} in run {name}",
+            "an id of that run" + (f", or another run: {', '.join(others)}" if others else ""),
+        )  # fmt: skip
     return Tale(name, told.brief, tuple(told.steps))
 
 
-def _run(path: Path | str, name: str | None, note: Note) -> list[JournalFile]:
+def _run(path: Path | str, name: str | None, note: Note) -> tuple[list[JournalFile], list[str]]:
+    """The files of a run, and the names of the others, the newest first."""
     runs = {files[0].header.run: files for files in journal_runs(path, note, whole=False)}
+    names = list(reversed(runs))
     if name is None and runs:
-        return list(runs.values())[-1]
+        name = names[0]
     if name not in runs:
-        raise JournalError(str(path), None, f"no run {name}", f"one of {', '.join(runs)}")
-    return runs[name]
+        raise JournalError(str(path), None, f"no run {name}", f"one of {', '.join(names)}")
+    return runs[name], [each for each in names if each != name]
 
 
 def _briefs(file: JournalFile) -> Iterator[Brief]:
