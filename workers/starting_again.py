@@ -15,7 +15,7 @@ _PAUSE_S = 3.0
 
 
 @contextmanager
-def tried_again(who: str) -> Iterator[None]:
+def tried_again(who: str, *plain: type[Exception]) -> Iterator[None]:
     """Around the start of an actor: where Ray has brought it back, a start that fails is repeated.
 
     Ray brings an actor back whose process has ended, and gives one up for good whose constructor
@@ -25,11 +25,15 @@ def tried_again(who: str) -> Iterator[None]:
 
     Args:
         who: What the log calls the actor.
+        plain: Errors that say all there is to say: who started the actor tells them in a line, and
+            Ray's traceback is kept from the log.
     """
     try:
         yield
     except Exception as error:
         if not is_brought_back():
+            if isinstance(error, plain) and ray.is_initialized():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise
         told = f"{who} can't start again: {error}; it is tried once more in {_PAUSE_S:.0f} s"
         print(told, file=sys.stderr, flush=True)

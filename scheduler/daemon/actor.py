@@ -83,7 +83,7 @@ class SchedulerProcess:
             `LISTENING` with the addresses of all.
     """
 
-    @tried_again("the scheduler")
+    @tried_again("the scheduler", OSError, ConfigError)
     def __init__(
         self,
         config: Config,
